@@ -2,7 +2,7 @@
 
 The clock runs from the start of scheduler and workers until the last execution is recorded. Beside the rates: what one
 execution leaves in PostgreSQL's log and how many dead rows, from its creation to its record. One worker and two take
-turns; the first turn, in which PostgreSQL makes the files of its log anew, is not counted.
+turns; the first turn, in which PostgreSQL creates the files of its log, is not counted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from statistics import median
 import uvloop
 from support import Counter, engine, no_ops, per_second, report, server, spawn, until_empty
 
-from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 300_000
@@ -47,7 +46,7 @@ async def schedule(dsn: str) -> None:
 
 async def work(dsn: str) -> None:
     async with engine(dsn) as made:
-        actions = {TaskAction: TaskRunner({"no-op": Counter(COUNT).handle})}
+        actions = {TaskAction: Counter(COUNT)}
         settings = WorkerSettings(name="bench", slots=6_000, tasks=("no-op",), lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         await told_to_go()

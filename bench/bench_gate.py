@@ -20,13 +20,13 @@ from hourbell.dispatch import SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_tenant
 from hourbell.model.jobs import JobType, NewJob, TaskAction
 from hourbell.model.limits import QueueSettings, TenantSettings
 from hourbell.model.schedules import Once
 from hourbell.store.migrations import migrate
+from hourbell.testing.filling import create_one_time_jobs
 
 ROUND = 20_000
 BATCH = 1_000

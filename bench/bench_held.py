@@ -1,4 +1,4 @@
-"""Drains while somebody else holds a snapshot, or a transaction that has written, open for minutes.
+"""Drains while another session holds a snapshot, or a transaction that has written, open for minutes.
 
 Either keeps PostgreSQL from removing dead rows and index entries, of which a queue leaves many. Rounds of enqueue, admit
 and drain go on for as long as it is held; rounds without it come before, for a quarter of that time. The median round of
@@ -18,12 +18,11 @@ import asyncpg
 import uvloop
 from support import Counter, engine, no_ops, per_second, report, server, until_empty
 
-from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 50_000
@@ -41,7 +40,7 @@ async def drain(made: Engine, first: int) -> int:
         await create_one_time_jobs(made, no_ops(BATCH, number), Write())
     counter = Counter(COUNT)
     settings = WorkerSettings(name="bench", slots=6_000, tasks=("no-op",), lease_seconds=15)
-    actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
+    actions = {TaskAction: counter}
     worker = Worker(PostgresDispatch(made), actions, settings)
     running = asyncio.create_task(worker.run())
     while worker.session is None:  # noqa: ASYNC110 - the gate is passed at once after it

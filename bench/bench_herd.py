@@ -19,16 +19,17 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 
 import uvloop
-from support import PAYLOAD, engine, report, server, spawn
+from support import PAYLOAD, Noting, engine, report, server, spawn
 
-from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.create import create_job, create_one_time_jobs
+from hourbell.engine.life.create import create_job
 from hourbell.engine.operations.idempotency import Write
+from hourbell.model.executions import Claimed
 from hourbell.model.jobs import JobType, NewJob, TaskAction, encode_job
 from hourbell.model.schedules import Cron, Once
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.timing.zones import tz_version
 from hourbell.worker.runtime import Worker, WorkerSettings
 
@@ -72,14 +73,14 @@ async def work(dsn: str) -> None:
     late: dict[str, float] = {}
     done = asyncio.Event()
 
-    async def handle(payload: object, context: Context) -> None:
-        if context.tenant_id == "small":
-            late[str(payload)] = round((time.time() - context.scheduled_for.timestamp()) * 1000, 1)
+    def note(payload: object, claimed: Claimed) -> None:
+        if claimed.tenant_id == "small":
+            late[str(payload)] = round((time.time() - claimed.scheduled_epoch) * 1000, 1)
             if len(late) == 2 * len(PLACES):
                 done.set()
 
     async with engine(dsn) as made:
-        actions = {TaskAction: TaskRunner({"no-op": handle})}
+        actions = {TaskAction: Noting(note)}
         worker = Worker(PostgresDispatch(made), actions, WorkerSettings(name="bench", slots=500))
         listener = await made.database.listen("hourbell", worker.wake)
         running = asyncio.create_task(worker.run())

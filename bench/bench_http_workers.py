@@ -23,9 +23,9 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Times
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.security.sealing import KeyRing
+from hourbell.testing.filling import create_one_time_jobs
 
 COUNT = 40_000
 SINGLES = 4_000

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import uvloop
-from support import engine, no_ops, report, server
+from support import Noting, engine, no_ops, report, server
 
-from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
+from hourbell.model.executions import Claimed
 from hourbell.model.jobs import TaskAction
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 SECONDS = 20
@@ -69,12 +69,12 @@ async def announced(made: Engine, started: list[float]) -> None:
 async def measure(dsn: str) -> None:
     started: list[float] = []
 
-    async def handler(payload: object, context: Context) -> None:
-        started.append(time.time() - context.scheduled_for.timestamp())
+    def note(payload: object, claimed: Claimed) -> None:
+        started.append(time.time() - claimed.scheduled_epoch)
 
     async with engine(dsn) as made:
         scheduler = Scheduler(made)
-        actions = {TaskAction: TaskRunner({"no-op": handler})}
+        actions = {TaskAction: Noting(note)}
         worker = Worker(PostgresDispatch(made), actions, WorkerSettings(name="bench", slots=500))
 
         def heard(payload: str) -> None:

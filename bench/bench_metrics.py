@@ -22,17 +22,16 @@ from unittest import mock
 import uvloop
 from support import PAYLOAD, Counter, engine, no_ops, per_second, report, server, until_empty
 
-from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.counts import EngineCounts
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views.cell_metrics import CellMetrics, read_cell
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import SentSpec, TaskAction
 from hourbell.observe.metrics import LargestValues, Metrics
 from hourbell.store.clock import DatabaseClock
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.counts import RunCounts
 from hourbell.worker.runtime import Worker, WorkerSettings
 
@@ -172,7 +171,7 @@ async def drain(dsn: str) -> tuple[int, float]:
         clock = DatabaseClock(made.database)
         await clock.now()
         counts = RunCounts(made.metrics, clock.estimated_timestamp, clock.monotonic)
-        actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
+        actions = {TaskAction: counter}
         dispatch = PostgresDispatch(made)
         await dispatch.open("gate", ["default"], 1, ["no-op"])
         while await made.database.value("select exists (select from hourbell.due_slabs)"):

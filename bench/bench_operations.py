@@ -27,14 +27,15 @@ from hourbell.dispatch import SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.dead_letters import DeadLetterFilter
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import create_one_time_jobs
+from hourbell.engine.leader import bulk_operations
+from hourbell.engine.leader.bulk_operations import run_operations
 from hourbell.engine.life.join import complete_joins
-from hourbell.engine.operations import bulk_operations
-from hourbell.engine.operations.bulk_operations import create_operation, run_operations
+from hourbell.engine.operations.bulk_operations import create_operation, get_operation
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views.dead_letter_groups import list_groups
 from hourbell.model.jobs import JobType, NewJob, TaskAction, encode_job
 from hourbell.model.schedules import Cron
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.timing.zones import tz_version
 
 JOBS, LETTERS = 200_000, 1_000_000
@@ -162,7 +163,7 @@ async def operate(made: Engine, act: str, turns: Turns) -> dict[str, object]:
     cpu = processor_seconds()
     claims, seconds = await asyncio.gather(turns.run(lambda: over), carry_out())
     bulk_operations._batch = batch
-    seen = await bulk_operations.get_operation(made, operation.operation_id)
+    seen = await get_operation(made, operation.operation_id)
     return {
         "state": seen.state,
         "done": seen.done,

@@ -13,12 +13,11 @@ from statistics import median
 import uvloop
 from support import Counter, engine, no_ops, per_second, report, server, spawn, until_empty
 
-from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 200_000
@@ -57,7 +56,7 @@ async def work(dsn: str) -> float:
     """Claim, run and settle all that is ready, from the first claim to the last settle."""
     async with engine(dsn) as made:
         counter = Counter(COUNT)
-        actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
+        actions = {TaskAction: counter}
         settings = WorkerSettings(name="bench", slots=6_000, tasks=("no-op",), lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         running = asyncio.create_task(worker.run())

@@ -23,13 +23,13 @@ from hourbell.actions.webhook import WebhookRunner
 from hourbell.compose import tune_garbage_collector
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.model.jobs import JobType, NewJob, WebhookAction
 from hourbell.model.schedules import Once
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 30_000

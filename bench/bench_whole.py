@@ -1,7 +1,7 @@
 """All stages at once on the same cores: enqueue, admit, claim, run, settle, record; each role a process.
 
 The clock runs from before the first enqueue is sent until the last execution is recorded. In the first rounds PostgreSQL
-makes the files of its log anew; later ones find them, as in a server that has been running for a while.
+creates the files of its log; later ones find them, as in a server that has been running for a while.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from statistics import median
 import uvloop
 from support import Counter, engine, no_ops, per_second, report, server, spawn, until_empty
 
-from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 300_000
@@ -49,7 +48,7 @@ async def schedule(dsn: str) -> None:
 async def work(dsn: str) -> None:
     async with engine(dsn) as made:
         counter = Counter(COUNT)
-        actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
+        actions = {TaskAction: counter}
         settings = WorkerSettings(name="bench", slots=6_000, lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         listener = await made.database.listen("hourbell", worker.wake)

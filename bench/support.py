@@ -14,13 +14,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from hourbell.actions import Run
 from hourbell.engine.core import Engine
 from hourbell.engine.life.retain import make_partitions
+from hourbell.model.executions import Claimed, Outcome, Succeeded
 from hourbell.model.jobs import JobType, NewJob, TaskAction
 from hourbell.model.schedules import Once
 from hourbell.store.clock import DatabaseClock
@@ -29,6 +32,7 @@ from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 
 TENANTS = 97
+_DONE = Succeeded()
 PAYLOAD = {"cart_id": 7, "pad": "x" * 180}  # about 200 bytes as JSON
 
 
@@ -71,16 +75,28 @@ def no_ops(count: int, first: int = 0, at: datetime | None = None) -> list[NewJo
 
 
 class Counter:
-    """The handler of `no_ops`: does nothing, and tells when it has done so often enough."""
+    """Runs `no_ops`: does nothing, and tells when it has done so often enough."""
 
     def __init__(self, wanted: int) -> None:
         self._left = wanted
         self.done = asyncio.Event()
 
-    async def handle(self, payload: object, context: object) -> None:
+    async def run(self, action: TaskAction, run: Run) -> Outcome:
         self._left -= 1
         if not self._left:
             self.done.set()
+        return _DONE
+
+
+class Noting:
+    """Runs tasks by calling a function with the payload and the claimed execution."""
+
+    def __init__(self, note: Callable[[Any, Claimed], None]) -> None:
+        self._note = note
+
+    async def run(self, action: TaskAction, run: Run) -> Outcome:
+        self._note(action.payload, run.claimed)
+        return _DONE
 
 
 async def until_empty(made: Engine) -> None:

@@ -1,7 +1,7 @@
 """A FastAPI service whose orders and confirmation mails are committed together.
 
 The order is inserted and its mail is enqueued on one connection, in one transaction: there is no order without a mail, and no mail for
-an order that was rolled back. The transaction is committed before the answer is sent, so whoever reads the answer can rely on both.
+an order that was rolled back. The transaction is committed before the answer is sent, so a client that reads the answer can rely on both.
 
     pip install "hourbell[server,embedded]" fastapi uvicorn
     hourbell up fastapi_orders:app                       # in one terminal: PostgreSQL, and a worker for the mails

@@ -26,6 +26,7 @@ import services
 from hourbell import failpoints
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
+from known_types import remember_types
 
 # Nothing is admitted to a queue that nobody serves. Most tests drive the gate before there is a worker: somebody who never
 # claims anything serves all their queues.
@@ -34,6 +35,7 @@ insert into hourbell.sessions (id, token, worker, queues, slots, started_at, ren
 select -1, gen_random_uuid(), 'nobody', array(select generate_series(1, 50)), 0, '2000-01-01', '2000-01-01', '9999-01-01'
 """
 # Emptying takes less than a new database. A table without pages has no rows; most tests write to a few tables only.
+# Not `truncate`: a table with new files makes every connection plan its statements again.
 _EMPTY = """
 do $$
 declare name text;
@@ -52,6 +54,8 @@ do $$ begin
   execute format('alter database %I set plan_cache_mode = force_generic_plan', current_database());
 end $$
 """
+
+remember_types()
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
@@ -288,9 +292,10 @@ async def plan_once(dsn: str) -> None:
 
 async def empty(connection: asyncpg.Connection) -> None:
     """Delete the rows of all tables, as if the database had just been made."""
-    await connection.execute("set session_replication_role = replica")  # tables in any order
-    await connection.execute(_EMPTY)
-    await connection.execute(SOMEBODY_SERVES)
+    async with connection.transaction():
+        await connection.execute("set local session_replication_role = replica")  # in any order
+        await connection.execute(_EMPTY)
+        await connection.execute(SOMEBODY_SERVES)
 
 
 async def _execute(dsn: str, statement: str) -> None:

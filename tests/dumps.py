@@ -24,7 +24,7 @@ _PLACES = {
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What somebody noted beside the product's tables, if somebody did."""
+    """What a test has noted beside the product's tables, if it has."""
 
     workers: dict[tuple[int, int], str] = {}  # by execution and fence, the process that claimed it
     claimed_at: dict[int, Seconds] = {}  # by execution, first

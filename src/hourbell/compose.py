@@ -13,7 +13,7 @@ import gc
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Iterable, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -25,7 +25,6 @@ import structlog
 
 from hourbell import __version__, failpoints
 from hourbell.actions import ActionRunners
-from hourbell.actions.task import Handler, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine, Times
@@ -45,12 +44,7 @@ from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.engine.views.cell_metrics import CellMetrics
 from hourbell.engine.views.health import check_database
-from hourbell.model.errors import (
-    ConfigurationError,
-    DataFolderBusy,
-    MissingExtra,
-    StoreUnavailable,
-)
+from hourbell.model.errors import ConfigurationError, DataFolderBusy, MissingExtra, StoreUnavailable
 from hourbell.model.extras import require_extras
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, check_drift
@@ -266,9 +260,7 @@ async def join_or_open_database(
 
 
 @asynccontextmanager
-async def everything(
-    settings: Settings, handlers: Mapping[str, Handler], app: App | None = None
-) -> AsyncIterator[Running]:
+async def everything(settings: Settings, app: App | None = None) -> AsyncIterator[Running]:
     """Run the database and all roles in this process, with the tasks of an app if there is one.
 
     Webhooks may call this machine, because the user who runs it owns the machine.
@@ -284,9 +276,7 @@ async def everything(
             runner = None
             if app is not None:
                 runner = await stack.enter_async_context(_entered(app, dsn))
-            yield await stack.enter_async_context(
-                running(dsn, settings, ALL_ROLES, handlers, runner)
-            )
+            yield await stack.enter_async_context(running(dsn, settings, ALL_ROLES, runner))
 
 
 @asynccontextmanager
@@ -399,15 +389,13 @@ def _own_secret_keys(folder: Path) -> str:
 
 
 @asynccontextmanager
-async def role(
-    settings: Settings, which: Role, handlers: Mapping[str, Handler]
-) -> AsyncIterator[Running]:
+async def role(settings: Settings, which: Role) -> AsyncIterator[Running]:
     """Run one role in this process, on a shared database that `hourbell migrate` has prepared."""
     require_extras(f'"hourbell {which}"', "server")
     dsn = shared_database(settings)
     if not await is_migrated(dsn):
         raise ConfigurationError(_NOT_MIGRATED)
-    async with running(dsn, settings, {which}, handlers) as parts:
+    async with running(dsn, settings, {which}) as parts:
         yield parts
 
 
@@ -424,15 +412,11 @@ def shared_database(settings: Settings) -> str:
 
 @asynccontextmanager
 async def running(
-    dsn: str,
-    settings: Settings,
-    roles: Set[Role],
-    handlers: Mapping[str, Handler],
-    app_tasks: AppRunner | None = None,
+    dsn: str, settings: Settings, roles: Set[Role], app_tasks: AppRunner | None = None
 ) -> AsyncIterator[Running]:
     """Run these roles in this process, on a migrated database.
 
-    The worker runs `handlers`, or the tasks of an app.
+    The worker runs webhooks, and the tasks of an app if there is one.
     """
     # Here, because a command that serves nothing would take twice as long to start.
     from hourbell.api.app import create_app, create_health_app
@@ -450,11 +434,9 @@ async def running(
         worker = None
         actions: ActionRunners = {}
         if Role.WORKER in roles:
-            tasks = app_tasks or TaskRunner(handlers)
-            actions = await stack.enter_async_context(_actions(tasks, settings, engine, clock))
+            actions = await stack.enter_async_context(_actions(app_tasks, settings, engine, clock))
             dispatch = PostgresDispatch(engine)
-            names = handlers if app_tasks is None else app_tasks.names
-            own = worker_settings(settings, names)
+            own = worker_settings(settings, () if app_tasks is None else app_tasks.names)
             if app_tasks is not None:
                 own = msgspec.structs.replace(
                     own, manifest=manifest_of(app_tasks.app, settings.revision)
@@ -611,12 +593,12 @@ async def _in_background(loop: Loop) -> AsyncIterator[None]:
             await task
 
 
-def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettings:
+def worker_settings(settings: Settings, tasks: Iterable[str]) -> WorkerSettings:
     queues = settings.worker_queues
     return WorkerSettings(
         name=f"{os.getpid()}-{uuid4().hex[:12]}",
         queues=None if queues == ALL_QUEUES else tuple(dict.fromkeys(queues.split(","))),
-        tasks=(WEBHOOK_TASK, *handlers),
+        tasks=(WEBHOOK_TASK, *tasks),
         slots=settings.worker_slots,
         critical_slots=min(settings.worker_critical_slots, settings.worker_slots - 1),
         low_share=settings.worker_low_share,
@@ -626,7 +608,7 @@ def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettin
 
 @asynccontextmanager
 async def _actions(
-    tasks: TaskRunner | AppRunner, settings: Settings, engine: Engine, clock: DatabaseClock
+    tasks: AppRunner | None, settings: Settings, engine: Engine, clock: DatabaseClock
 ) -> AsyncIterator[ActionRunners]:
     # Here, because only a worker sends webhooks.
     from hourbell.actions.egress import GuardedResolver
@@ -643,9 +625,15 @@ async def _actions(
         engine.metrics,
     )
     try:
-        yield {TaskAction: tasks, WebhookAction: webhooks}
+        yield (
+            {WebhookAction: webhooks}
+            if tasks is None
+            else {
+                WebhookAction: webhooks,
+                TaskAction: tasks,
+            }
+        )
     finally:
-        tasks.close()
         await webhooks.close()
 
 

@@ -66,7 +66,7 @@ def without_what_may_be_lost(history: History, promise: Promise) -> Amnesty:
 
 def _lost_moments(history: History, lag: float) -> Spans:
     """From what the standby had when it was promoted, or a lag before, whichever is earlier. An old primary that lives on
-    serves whoever is connected to it, and one that returns whoever strays to it, until it is called back."""
+    serves the processes that are connected to it, and one that returns those that stray to it, until it is called back."""
     spans = []
     for fault in history.faults:
         if fault.kind not in ("failover", "old_primary_returns"):

@@ -134,7 +134,7 @@ def _hit(fault: Fault) -> frozenset[str]:
         case "older_tzdata" if not fault.victim.startswith("api"):
             return frozenset()  # schedulers are restarted in order, one after the other
         case "old_primary_returns":
-            return ALL  # a failover came first, whoever then strays
+            return ALL  # a failover came first, whichever process then strays
         case "clog" if "links" in fault.detail:
             return frozenset().union(*map(_of_link, fault.detail["links"]))
         case "terminate_backends":

@@ -63,7 +63,7 @@ def _leaders_are_replaced(case: RigCase, terms: Sequence[Term]) -> Iterator[Viol
     leaderless = without_candidates(case)
     lease = case.promise.leader_lease_seconds
     late = case.promise.late_seconds + case.promise.shared_seconds
-    # A lease that nobody renews runs out; within the next step of a candidate somebody has it.
+    # A lease that is not renewed runs out; within the next step of a candidate another one has it.
     gaps = [(one.ended_at, other.began_at) for one, other in pairwise(terms)]
     if terms:
         gaps.append((case.phases["loaded"], terms[0].began_at - lease))

@@ -67,7 +67,7 @@ begin
 end $wrap$;
 """
 
-# Of a database that is away, for somebody who looks at it only from time to time.
+# Of a database that is unavailable, for an observer that looks at it only from time to time.
 AWAY = (
     OSError,
     TimeoutError,

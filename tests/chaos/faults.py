@@ -186,7 +186,7 @@ async def stop_in_statement(rig: Rig, victim: str, chosen: random.Random) -> dic
 
 
 async def _let_lead(rig: Rig, process: Process) -> None:
-    """Most points of a scheduler are reached by the one that leads: whoever leads leaves in order, until it is this one."""
+    """Most points of a scheduler are reached by the one that leads: leaders resign one after the other, until it is this one."""
     for _ in range(5):
         leader = await rig.leader()
         if (
@@ -347,7 +347,7 @@ async def failover(rig: Rig, victim: str, chosen: random.Random) -> dict[str, ob
 
 
 async def old_primary_returns(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
-    """After a failover somebody starts the old primary as if nothing had been, and one process still finds it."""
+    """After a failover the old primary is started as if nothing had happened, and one process still finds it."""
     had = await rig.pair.failover(kill=True)
     rig.follow_primary()
     await rig.pair.resurrect_old_primary()

@@ -185,7 +185,7 @@ class Pair:
     async def rejoin(self) -> Literal["rewound", "copied"]:
         """After a failover, make the old primary a standby of the new; they replicate when it returns.
 
-        It is copied anew if it cannot be wound back to where the two went apart.
+        It is copied again if it cannot be rewound to where the two diverged.
         """
         await self._standby.stop("fast")
         try:
@@ -302,7 +302,7 @@ class _Server:
         """Start it, and wait until it answers; as a primary or as a standby, as its files say."""
         assert self._process is None, "it runs already"
         with self._log.open("ab") as log:
-            # Not in a thread: who is cancelled while he waits for one would lose the process.
+            # Not in a thread: a caller that is cancelled while it waits for one would lose the process.
             self._process = subprocess.Popen(
                 self._command("postgres", "-D", str(self.data), f"--config-file={self._settings}"),
                 stdin=subprocess.DEVNULL,
@@ -345,7 +345,7 @@ class _Server:
                     process.kill()
             if not await _are_gone(others, PARTING_SECONDS):
                 raise ServerFailed(f"processes that cannot be killed: {others}")
-        # All are gone, and their number may soon be somebody else's: nobody shall take him for a server.
+        # All have ended, and the kernel may reuse their number: another process must not be taken for a server.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self._process = None
 

@@ -1,6 +1,6 @@
 """The processes of a run: real ones, started as an operator would start them, and broken as nobody would.
 
-A `Process` is one place in the deployment, `worker-2`. Whoever fills it may die; a supervisor, which every deployment has,
+A `Process` is one place in the deployment, `worker-2`. The process in it may die; a supervisor, which every deployment has,
 starts the next one. While a fault has a place in its hands, the supervisor leaves it alone.
 """
 
@@ -92,7 +92,7 @@ class Process:
 
 
 async def supervise(processes: Sequence[Process]) -> None:
-    """Start again whatever has ended, for ever."""
+    """Restart whatever has ended, until it is cancelled."""
     while True:
         for process in processes:
             if process.supervised and not process.is_alive:

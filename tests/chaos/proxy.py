@@ -311,7 +311,7 @@ class _Link:
                 self._answers = pumps.create_task(self._pump_answers(self._server))
                 pumps.create_task(self._pump_requests(self._server))
             if self.has_hole:
-                # Ends were swallowed too: for whoever has not ended itself, nothing has happened.
+                # Ends were swallowed too: for a side that has not ended itself, nothing has happened.
                 await _until_reset()
             self._both_ended = True
         except* OSError:

@@ -283,7 +283,7 @@ class Rig:
         await self.clients.count()
         await self.clients.close()
         self._phase("ended")
-        assert not watching.done(), watching.exception()  # it goes on for ever
+        assert not watching.done(), watching.exception()  # it never ends by itself
         watching.cancel()
         found = await evidence.dump(self.pair.dsn())
         (self.folder / "dump.json").write_bytes(msgspec.json.encode(found))

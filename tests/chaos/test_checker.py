@@ -2345,7 +2345,7 @@ def a_cancel_came_too_late(history: History) -> None:
 
 
 def runs_in_doubt(history: History, rows: int) -> None:
-    """Somebody asked once for a run, and heard nothing."""
+    """A client requested one run, and got no answer."""
     run = the(history.calls, lambda c: c.operation == "run" and c.job_id == "job_tick")
     doubt = {"status": None, "answered_at": None, "answer": None}
     history.calls.append(msgspec.structs.replace(run, key="doubt", asked_at=BASE + 180, **doubt))
@@ -2410,7 +2410,7 @@ def a_nameless_job_that_nobody_asked_for(history: History) -> None:
 
 @fine
 def a_nameless_job_in_doubt(history: History) -> None:
-    """`unsure`, deleted before it ran by somebody who found it in a list."""
+    """`unsure`, deleted before it ran by a client that found it in a list."""
     drop(history.dump.ended, of("unsure"))
     drop(history.deliveries, of("unsure"))
     nameless(history, "acme")

@@ -110,7 +110,7 @@ class Target:
 
 
 class Net:
-    """A target, a proxy before it, and whoever connects."""
+    """A target, a proxy before it, and clients."""
 
     def __init__(self, stack: contextlib.ExitStack, target: Target, proxy: Proxy) -> None:
         self._stack = stack

@@ -789,7 +789,7 @@ async def test_answers_wishes_and_timetables_that_have_served_are_forgotten(
         " (select count(*) from hourbell.cancellations), (select count(*) from hourbell.lanes)"
     )
     assert tuple(left) == (0, 0, 0, 0)
-    await resume_job(new_world.engine, job.job_id, Write())  # its timetable is made anew
+    await resume_job(new_world.engine, job.job_id, Write())  # its timetable is created again
     assert await database.value("select count(*) from hourbell.timetables") == 1
 
 

@@ -90,7 +90,7 @@ class Target:
 
 
 class Operator:
-    """Somebody who uses the API, and keeps all that it answers."""
+    """A client of the API that keeps all answers."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http = http
@@ -256,7 +256,7 @@ async def read_everything(operator: Operator, executions: Iterable[str]) -> None
 
 
 async def scraped(ports: Iterable[int]) -> str:
-    """What the processes tell about themselves to whoever asks."""
+    """What the processes report about themselves to any caller."""
     found = ""
     async with aiohttp.ClientSession() as http:
         for port in ports:

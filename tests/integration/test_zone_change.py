@@ -1,4 +1,4 @@
-"""New zone data: what is not yet planned is reckoned anew (R2)."""
+"""New zone data: what is not planned yet is computed again."""
 
 from datetime import UTC, datetime, timedelta
 

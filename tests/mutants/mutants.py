@@ -10,7 +10,7 @@ still runs: text that no database and no interpreter would accept proves nothing
 First all the named tests run on an unchanged copy, where they have to be green: a test that is red anyway kills nobody.
 The exit code is 0 if every mutant was killed, and 1 if one survived or could not be judged.
 
-Whoever changes a line that a mutant replaces is told by `test_mutants.py` and moves the mutant along.
+`test_mutants.py` fails when a line that a mutant replaces has changed: adapt the mutant.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         "lost_enqueue_is_repeated",
-        "src/hourbell/sdk/own.py",
+        "src/hourbell/sdk/app_connections.py",
         "        except StoreUnavailable as error:  # the answer may be lost: all of them may exist\n",
         "        except ZeroDivisionError as error:\n",
         (
@@ -528,7 +528,7 @@ MUTANTS = [
         "      where not i.id = any (p_ids)) as r\n    where r.ids is not null),",
         "      where not i.id = any (p_ids)) as r\n    where false),",
         (f"{SLABS_TEST}::test_a_deadline_takes_one_out_of_a_ready_slab",),
-        "Whoever takes one execution out of a slab puts back the others.",
+        "A statement that takes one execution out of a slab puts back the others.",
     ),
     # Fences, sessions, leases.
     Mutant(
@@ -553,7 +553,7 @@ MUTANTS = [
         "perform from hourbell.sessions where id = p_session and token = p_token for key share;",
         "perform from hourbell.sessions where id = p_session for key share;",
         (f"{CLAIMS_TEST}::test_a_session_with_the_wrong_token_is_no_session",),
-        "Only whoever opened a session settles by it.",
+        "Only the worker that opened a session settles by it.",
     ),
     Mutant(
         "counted_run_read_by_claim_number",
@@ -589,7 +589,7 @@ MUTANTS = [
         "where id = p_session and token = p_token for key share;",
         "where id = p_session for key share;",
         (f"{CLAIMS_TEST}::test_a_session_with_the_wrong_token_is_no_session",),
-        "Only whoever opened a session claims by it.",
+        "Only the worker that opened a session claims by it.",
     ),
     Mutant(
         "reaper_without_session_lock",
@@ -624,7 +624,7 @@ MUTANTS = [
         "(p_fitting is null or r.task = any (p_fitting))\n          order by r.tag limit wanted for update skip locked))",
         "(p_fitting is null or r.task = any (p_fitting))\n          order by r.tag limit wanted for update))",
         (f"{CLAIMS_TEST}::test_nobody_waits_for_a_claim_that_has_not_committed",),
-        "Nobody waits for a claim that has not committed, and everybody gets rows of his own.",
+        "No claim waits for one that has not committed, and each gets rows of its own.",
     ),
     Mutant(
         "repeated_claim_gets_more",
@@ -691,8 +691,8 @@ MUTANTS = [
     Mutant(
         "worker_without_doubt",
         SESSION_KEEPER,
-        "return now - self._renewed_at <= self._settings.lease_seconds",
-        "return True",
+        "return self._renewed_at + self._settings.lease_seconds",
+        "return float('inf')",
         (f"{WORKER_TEST}::test_a_worker_whose_lease_may_have_run_out_starts_nothing",),
         "A worker whose lease may have run out starts nothing.",
     ),
@@ -802,7 +802,7 @@ MUTANTS = [
         "  if not found then\n    raise exception 'epoch % is over'",
         "  if false then\n    raise exception 'epoch % is over'",
         (f"{ENGINE_TEST}::test_nobody_commits_under_an_epoch_that_is_over[embedded]",),
-        "A leader that was stopped and wakes in somebody else's term commits nothing.",
+        "A leader that was stopped and continues in the term of another commits nothing.",
     ),
     Mutant(
         "epoch_not_locked",
@@ -920,8 +920,8 @@ MUTANTS = [
     Mutant(
         "lanes_forgotten",
         FAIRNESS,
-        "array_agg(l.base + p.nth * l.step) into positions, tags",
-        "array_agg(l.base + l.step) into positions, tags",
+        "array_agg(base + nth * step) into positions, tags",
+        "array_agg(base + step) into positions, tags",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
         "Who waits is served by weight, and here by who came first.",
     ),
@@ -1299,8 +1299,8 @@ MUTANTS = [
     Mutant(
         "whole_slabs_under_any_fence",
         SETTLE,
-        "    select array_agg(m.id) = p_ids and array_agg(m.fence) = p_fences from",
-        "    select array_agg(m.id) = p_ids from",
+        " or p_fences[before + 1:before + n] <> array_fill(slab.fence, array[n])\n",
+        "\n",
         (f"{SLABS_TEST}::test_a_whole_slab_under_the_fence_of_another_is_refused",),
         "An outcome counts under its own fence only.",
     ),

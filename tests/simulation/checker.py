@@ -115,7 +115,7 @@ class LivedCase(Case):
         return story.documents_at(at) if story else []
 
     def documents_of(self, row: Row) -> list[Document]:
-        """Under which an execution was planned, or asked for: one, or more while somebody is changing the job."""
+        """Under which an execution was planned, or asked for: one, or more while the job is being changed."""
         story = self.stories.get(row.job_id)
         if story is None:
             return []
@@ -132,7 +132,7 @@ class LivedCase(Case):
 
 
 def stretches_of(story: Story, at: Micros) -> list[Stretch]:
-    """To which an occurrence may belong: one, or two while somebody is changing the job."""
+    """To which an occurrence may belong: one, or two while the job is being changed."""
     return [stretch for stretch in story.stretches if at in stretch.maybe]
 
 
@@ -479,7 +479,7 @@ def _outdating(case: LivedCase, story: Story, row: Row) -> list[Version]:
         return [v for v in changes if v.operation != "resume" and v.answered_at >= asked_at]
     if any(row.at in stretch.due for stretch in story.stretches):
         return [version for version in changes if _micros(version.told) >= row.at]
-    # Planned while somebody was changing the job, and not to be by that change, which is the last that it may have met.
+    # Planned while the job was being changed, and not to be by that change, which is the last that it may have met.
     horizon = case.promise.horizon_seconds
     met = [version for version in changes if version.answered_at + horizon >= row.scheduled_for]
     return sorted(met, key=lambda version: version.answered_at)[-1:]

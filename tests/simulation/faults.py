@@ -32,7 +32,7 @@ class Fault:
 
     point: str
     action: str
-    dies: bool  # whoever called dies of it; otherwise he goes on, and knows only that something went wrong
+    dies: bool  # the caller dies of it; otherwise it continues, and knows only that something went wrong
 
     @property
     def happened(self) -> bool:

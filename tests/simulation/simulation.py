@@ -89,7 +89,7 @@ _LIVE = "select id, coalesce(job, id) as job from hourbell.live order by id"
 
 @dataclass
 class Person:
-    """A user's view of one job: what he asked for and was told."""
+    """A user's view of one job: what was requested and answered."""
 
     job: int
     document: Document
@@ -100,7 +100,7 @@ class Person:
 
 @dataclass
 class Wish:
-    """Something that a user asks for, again and again until he is answered."""
+    """A request of a user, repeated until it is answered."""
 
     operation: str
     key: str
@@ -246,7 +246,7 @@ class Simulation:
         if (led and (agenda.joining or agenda.plan or agenda.due or agenda.deadlines)) or (
             agenda.ready and any(worker.wants_work for worker in self._workers)
         ):
-            # Nodes poll; they find the same again and again until somebody does something.
+            # Nodes poll; they find the same again and again until something changes.
             same = agenda.agenda == self._last_agenda
             self._patience = min(self._patience * 2, 60.0) if same else 0.2
             moments.append(self.now + timedelta(seconds=self._patience))
@@ -344,7 +344,7 @@ class Simulation:
             self._pending.remove(entry)
             await self._try(entry[1])
         if not self.well and self.now >= self._next_action:
-            # First everybody comes with his job, then they change their minds.
+            # First every user creates a job, then they change them.
             seconds = self.options.pace.between_actions
             beginning = self._jobs < self.options.pace.most_jobs
             self._next_action = self.now + self._after(seconds / 50 if beginning else seconds)

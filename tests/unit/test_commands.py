@@ -12,7 +12,7 @@ SERVE_OR_SEND = ("litestar", "uvicorn", "aiohttp")
 
 
 @pytest.mark.parametrize(
-    "command", ["dlq", "executions", "jobs", "keys", "migrate", "next", "secrets", "settings_of"]
+    "command", ["dlq", "executions", "jobs", "keys", "migrate", "next", "secrets", "tenants"]
 )
 def test_a_command_that_serves_nothing_loads_no_web_server(command: str) -> None:
     script = f"import hourbell.cli.{command}, sys; print(*sys.modules)"
@@ -22,7 +22,7 @@ def test_a_command_that_serves_nothing_loads_no_web_server(command: str) -> None
     assert not set(SERVE_OR_SEND) & set(loaded)
 
 
-@pytest.mark.parametrize("command", ["dlq", "executions", "jobs", "keys", "secrets", "settings_of"])
+@pytest.mark.parametrize("command", ["dlq", "executions", "jobs", "keys", "secrets", "tenants"])
 def test_a_command_that_calls_a_server_loads_no_database_driver(command: str) -> None:
     script = f"import hourbell.cli.{command}, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

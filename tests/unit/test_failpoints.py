@@ -148,11 +148,11 @@ async def test_costs_next_to_nothing_while_nothing_is_set() -> None:
     rounds = 100_000
     best = math.inf
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(rounds):
             await failpoint("claim.answer")
-        best = min(best, time.perf_counter() - began)
-    # 0.05 µs measured; the bound leaves room for a busy machine.
+        best = min(best, time.thread_time() - began)
+    # 0.05 µs measured; the bound leaves room for a slower machine.
     assert best / rounds < 1e-6
 
 

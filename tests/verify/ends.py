@@ -80,7 +80,7 @@ def _outlives_its_lease(case: Case, row: Row, alive: Alive) -> bool:
 
 
 def _waits_for_another(case: Case, row: Row) -> bool:
-    """Whether somebody is there that a parked one waits for: of its job, or of its key."""
+    """Whether there is an execution that a parked one waits for: of its job, or of its key."""
     story = case.stories.get(row.job_id)
     jobs = [row.job_id]
     if story is not None and (key := story.document.get("concurrency_key")) is not None:

@@ -176,7 +176,7 @@ class LeaderVerb(Step, frozen=True):
 
 
 class Planned(Step, frozen=True):
-    """Somebody planned or joined at this moment, or tried to."""
+    """A process planned or joined at this moment, or tried to."""
 
 
 class Gated(Step, frozen=True):

@@ -530,7 +530,7 @@ def _spurious(sentence: str) -> Violation:
 
 
 def _answers_are_of_their_time(case: Case) -> Iterator[Violation]:
-    """A change holds from a moment between question and answer, whoever's clock is bent."""
+    """A change holds from a moment between question and answer, whichever clock is wrong."""
     clock = case.promise.clock_seconds
     for story in case.stories.values():
         for intent in (story.create, *(c for c in story.changes if c.granted)):

@@ -5,7 +5,7 @@ What was asked several times under one key is one `Intent`. What became of a job
 database says in the end.
 
 A word on doubt. A call without an answer, or with a 5xx, may have had its effect or not, then or
-later. What somebody else might have changed is neither demanded nor held against anybody: a story
+later. What another client may have changed is neither demanded nor counted as an error: a story
 is certain until the first such call.
 """
 
@@ -150,7 +150,7 @@ class Story:
         return [v.document for v in self.versions if v.operation in ("create", "update")]
 
     def documents_at(self, at: Seconds) -> list[Document]:
-        """What the job may have looked like at a moment: one, or more while somebody is changing it."""
+        """What the job may have looked like at a moment: one, or more while it is being changed."""
         settled = [v.document for v in self.versions if v.answered_at <= at]
         return settled[-1:] + [
             v.document for v in self.versions if v.asked_at <= at < v.answered_at

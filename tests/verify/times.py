@@ -41,7 +41,7 @@ def nothing_is_early(case: Case) -> Iterator[Violation]:
 
 
 def _was_hurried(case: Case, row: Row, at: float) -> bool:
-    """A one-time job that somebody ran before its time."""
+    """A one-time job that a user ran before its time."""
     story = case.stories.get(row.job_id)
     if story is None or story.recurring:
         return False

@@ -1,6 +1,6 @@
 """Actions: what an execution does. An action turns a run into an outcome, and decides nothing else.
 
-task.py       a handler in this process
+threads.py    threads for the handlers of tasks, which hourbell.sdk runs
 webhook.py    an HTTP request:
     requests.py, signing.py             the content of the request
     egress.py, names.py, trust.py       allowed targets, DNS, and TLS certificates

@@ -23,9 +23,8 @@ class WebhookCounts:
             "Webhooks by the status of the response, or by why there was no complete one.",
             ("code",),
         )
-        for kind in sorted(
-            _INCOMPLETE
-        ):  # targets that answer with any code take no place from them
+        # Reserved: targets that answer with many codes take no place from these.
+        for kind in sorted(_INCOMPLETE):
             self._answers.series(kind)
         self._opened = metrics.counter(
             "hourbell_circuits_opened_total",

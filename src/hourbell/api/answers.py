@@ -18,7 +18,7 @@ from hourbell.documents.render import (
 from hourbell.documents.settings import render_limits
 from hourbell.engine.life.create import Refused
 from hourbell.engine.operations.audit import AuditEntry
-from hourbell.engine.operations.bulk import BulkChanged
+from hourbell.engine.operations.bulk_changes import BulkChanged
 from hourbell.engine.operations.bulk_operations import Operation, OperationPreview
 from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested

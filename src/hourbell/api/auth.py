@@ -72,9 +72,8 @@ class Authenticator:
         self._local = local  # only this machine can reach the server, and no key exists
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._failures: dict[str, float] = {}  # address → when its failure count is back to 0
-        self._accepted: dict[
-            bytes, Caller
-        ] = {}  # by `_digest_in`, of routes that work in an outage
+        # By `_digest_in`, for routes that work in an outage.
+        self._accepted: dict[bytes, Caller] = {}
         self._keyless_until = 0.0
         # Every second many requests need this at once; without a group each would have its query.
         self._lookups: GroupExecutor[None, None] = GroupExecutor(max_waiting=_MAX_WAITING)

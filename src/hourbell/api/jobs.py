@@ -61,7 +61,7 @@ from hourbell.documents.render import render_execution
 from hourbell.documents.runs import parse_backfill
 from hourbell.engine.core import Engine
 from hourbell.engine.life import create
-from hourbell.engine.operations import audit, bulk, change, runs, upsert
+from hourbell.engine.operations import audit, bulk_changes, change, runs, upsert
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views import executions, explain, job_details, job_keys, jobs
 from hourbell.model.ids import job_text, parse_job_id
@@ -189,14 +189,14 @@ async def pause_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -
 async def pause_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     selection, pause = parse_bulk_pause(document)
-    paused = await bulk.pause_jobs(engine, selection, pause, write)
+    paused = await bulk_changes.pause_jobs(engine, selection, pause, write)
     return answer(render_bulk("paused", paused))
 
 
 async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     selection, reason = parse_bulk_resume(document)
-    resumed = await bulk.resume_jobs(engine, selection, reason, write)
+    resumed = await bulk_changes.resume_jobs(engine, selection, reason, write)
     return answer(render_bulk("resumed", resumed))
 
 

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from hourbell import __version__
+from hourbell.api.examples import BODIES, PATHS
 from hourbell.api.problems import PROBLEM_JSON, STATUSES
 from hourbell.api.requests import IF_MATCH, KEY_HEADER, MAX_KEY
 from hourbell.api.routes import Route
@@ -79,13 +80,15 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["description"] = route.description
     if route.body is not None:
         content = {media_type: _schema(route.body) for media_type in route.media_types}
+        content[route.media_types[0]]["example"] = BODIES[route.body]
         operation["requestBody"] = {"required": route.body_required, "content": content}
     return operation
 
 
 def _parameters(route: Route) -> Iterable[dict[str, Any]]:
     for name in _IN_PATH.findall(route.path):
-        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        parameter = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        yield parameter | {"example": PATHS[name]}
     for name, field in route.query.FIELDS.items():
         required = {"required": True} if field.required else {}
         yield {"name": name, "in": "query", "schema": field.schema} | required

@@ -800,7 +800,7 @@ def _overview() -> Schema:
     depth = {
         "priority": _choice_of_names(Priority),
         **{name: _whole(0, MAX_COUNTED) for name in ("ready", "parked", "running")},
-        "oldest_seconds": or_null(_number("How long the first of them has waited.")),
+        "oldest_seconds": or_null(_number("How long the first that has not started has been due.")),
         "at_least": _array(_words("ready", "parked", "running")),
     }
     item = {

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import sys
 
 import uvicorn
 from litestar import Litestar
@@ -19,6 +20,7 @@ from hourbell.model.errors import ConfigurationError
 BACKLOG = 2048
 DRAIN_SECONDS = 10
 IDLE_SECONDS = 30  # an idle connection is closed after this
+UNREAD_SECONDS = 30  # and one whose peer has not taken what was sent to it, such as an event
 
 
 class ApiServer:
@@ -89,6 +91,12 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
                     socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
                 )
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                # Accepted connections inherit it. Otherwise the kernel waits for a quarter of an hour for a
+                # peer that is gone, and forever for one that does not read.
+                if sys.platform == "linux":
+                    made.setsockopt(
+                        socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000
+                    )
                 if family == socket.AF_INET6:
                     made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 if bound:

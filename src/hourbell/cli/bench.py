@@ -17,8 +17,8 @@ from hourbell.engine.views.health import check_database
 from hourbell.errors import ConfigurationError, NoDatabase, WaitTimeout
 from hourbell.model.ids import parse_job_id
 from hourbell.sdk.app import App
+from hourbell.sdk.app_connections import AppConnections
 from hourbell.sdk.jobs import Job
-from hourbell.sdk.own import Own
 from hourbell.sdk.running import WorkerOptions
 from hourbell.sdk.tasks import Task
 from hourbell.store.function_set import connect
@@ -125,7 +125,9 @@ async def _measure(jobs: int) -> list[Measure]:
                 await _clean_up(own)
 
 
-async def _measured(own: Own, app: App, nothing: Task[[int], None], jobs: int) -> list[Measure]:
+async def _measured(
+    own: AppConnections, app: App, nothing: Task[[int], None], jobs: int
+) -> list[Measure]:
     singles, took = [], []
     for number in range(min(jobs, MAX_SINGLE)):
         began = time.monotonic()
@@ -161,7 +163,7 @@ class _Ended(msgspec.Struct, frozen=True):
     last_end: datetime
 
 
-async def _when_ended(own: Own, jobs: Sequence[Job[None]]) -> _Ended:
+async def _when_ended(own: AppConnections, jobs: Sequence[Job[None]]) -> _Ended:
     """How late these jobs began, once all have ended; the caller has a timeout."""
     numbers = [parse_job_id(job.id) for job in jobs]
     while True:
@@ -171,7 +173,7 @@ async def _when_ended(own: Own, jobs: Sequence[Job[None]]) -> _Ended:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _require_leader(own: Own) -> None:
+async def _require_leader(own: AppConnections) -> None:
     if not (await check_database(own.engine)).get("leader"):
         raise ConfigurationError(
             "No scheduler leads on this database, so nothing would run. Start the installation that "
@@ -180,7 +182,7 @@ async def _require_leader(own: Own) -> None:
 
 
 @asynccontextmanager
-async def _alone(own: Own) -> AsyncIterator[None]:
+async def _alone(own: AppConnections) -> AsyncIterator[None]:
     """Within it no other bench runs on the database."""
     connection = await connect(own.database.dsn)
     try:
@@ -193,7 +195,7 @@ async def _alone(own: Own) -> AsyncIterator[None]:
         await connection.close()
 
 
-async def _clean_up(own: Own) -> None:
+async def _clean_up(own: AppConnections) -> None:
     """Delete all jobs of the bench, also those of one that was killed."""
     now = await own.engine.clock.now()
     tenant = await own.engine.tenant(NAME, now)

@@ -16,6 +16,7 @@ from hourbell.cli.output import (
     instant_text,
     print_fields,
     print_json,
+    print_list,
     print_table,
     say,
 )
@@ -99,12 +100,7 @@ def list_command(session: Session, limit: int, everything: bool, **options: Any)
     """List dead letters, latest first."""
     letters = session.client.dead_letters.each(**_selected(session, options))
     found = limited(letters, limit, everything)
-    if session.as_json:
-        print_json(found)
-    elif not found:
-        say("There are no such dead letters.")
-    else:
-        print_table(_COLUMNS, map(_cells, found))
+    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such dead letters.")
 
 
 def _cells(letter: DeadLetter) -> Sequence[str]:

@@ -19,6 +19,7 @@ from hourbell.cli.output import (
     print_fields,
     print_json,
     print_json_line,
+    print_list,
     print_table,
     say,
     table_lines,
@@ -111,12 +112,7 @@ def list_command(
         **_selected(session, options), created_from=created_from, created_to=created_to
     )
     found = limited(executions, limit, everything)
-    if session.as_json:
-        print_json(found)
-    elif not found:
-        say("There are no such executions.")
-    else:
-        print_table(_COLUMNS, map(_cells, found))
+    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such executions.")
 
 
 def _cells(execution: Execution) -> Sequence[str]:

@@ -17,6 +17,7 @@ from hourbell.cli.output import (
     instant_text,
     print_fields,
     print_json,
+    print_list,
     print_table,
     say,
     show_count,
@@ -297,12 +298,7 @@ def list_command(
         label=label,
     )
     found = limited(jobs, limit, everything)
-    if session.as_json:
-        print_json(found)
-    elif not found:
-        say("There are no such jobs.")
-    else:
-        print_table(_COLUMNS, map(_cells, found))
+    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such jobs.")
 
 
 def _cells(job: Job) -> Sequence[str]:

@@ -13,7 +13,7 @@ from hourbell.cli.output import (
     instant_text,
     print_fields,
     print_json,
-    print_table,
+    print_list,
     say,
 )
 from hourbell.cli.remote import Session, limit_options, limited, remote
@@ -45,12 +45,7 @@ def operations_command() -> None:
 def list_command(session: Session, tenant: str | None, limit: int, everything: bool) -> None:
     """List bulk operations, newest first."""
     found = limited(session.client.operations.each(tenant_id=tenant), limit, everything)
-    if session.as_json:
-        print_json(found)
-    elif not found:
-        say("There are no such operations.")
-    else:
-        print_table(_COLUMNS, map(_cells, found))
+    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such operations.")
 
 
 def _cells(operation: Operation) -> Sequence[str]:

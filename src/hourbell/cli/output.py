@@ -10,11 +10,14 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import click
 import msgspec
+
+T = TypeVar("T")
 
 GAP = 2  # spaces between columns
 _COLORS = {
@@ -81,6 +84,22 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
     """A table for people; as wide as its contents unless it goes to a terminal."""
     width = terminal_width() if sys.stdout.isatty() else None
     click.echo("\n".join(table_lines(columns, list(rows), width, uses_color())))
+
+
+def print_list(
+    as_json: bool,
+    items: Sequence[T],
+    columns: Sequence[Column],
+    cells: Callable[[T], Sequence[str]],
+    empty: str,
+) -> None:
+    """A list: JSON for machines; for people a table, or the sentence `empty`."""
+    if as_json:
+        print_json(items)
+    elif not items:
+        say(empty)
+    else:
+        print_table(columns, map(cells, items))
 
 
 def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:

@@ -163,7 +163,7 @@ def _own_name(name: str, place: int, processes: int) -> str:
 
 def _run(which: Role) -> None:
     def compose(settings: Settings) -> AbstractAsyncContextManager[Running]:
-        return role(settings, which, handlers={})
+        return role(settings, which)
 
     run_process(compose, partial(_greeting, which))
 

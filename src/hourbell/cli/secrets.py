@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
-from hourbell.cli.output import Column, instant_text, print_json, print_table, say
+from hourbell.cli.output import Column, instant_text, print_json, print_list, say
 from hourbell.cli.remote import Session, confirm, fail, limit_options, limited, remote
+from hourbell.client import Secret
 
+_COLUMNS = (Column("SECRET"), Column("TENANT"), Column("SET"), Column("PREVIOUS UNTIL"))
 MAX_VALUE_CHARACTERS = 10_000  # more than the API accepts
 
 
@@ -62,22 +65,16 @@ def _read_value(name: str) -> str:
 def list_command(session: Session, tenant: str | None, limit: int, everything: bool) -> None:
     """List secrets, without their values."""
     found = limited(session.client.secrets.each(tenant_id=tenant), limit, everything)
-    if session.as_json:
-        print_json(found)
-    elif not found:
-        say("There are no secrets.")
-    else:
-        columns = (Column("SECRET"), Column("TENANT"), Column("SET"), Column("PREVIOUS UNTIL"))
-        rows = (
-            (
-                one.name,
-                one.tenant_id,
-                instant_text(one.updated_at),
-                instant_text(one.previous_until) or "-",
-            )
-            for one in found
-        )
-        print_table(columns, rows)
+    print_list(session.as_json, found, _COLUMNS, _cells, "There are no secrets.")
+
+
+def _cells(secret: Secret) -> Sequence[str]:
+    return (
+        secret.name,
+        secret.tenant_id,
+        instant_text(secret.updated_at),
+        instant_text(secret.previous_until) or "-",
+    )
 
 
 @secrets_command.command("delete")

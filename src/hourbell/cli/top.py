@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,6 @@ from hourbell.cli.output import (
     plain,
     print_json,
     table_lines,
-    terminal_width,
     uses_color,
 )
 from hourbell.cli.remote import Session, remote
@@ -35,7 +35,7 @@ _SEVERITIES = {"error": "failure", "warning": "warning", "info": "ok"}  # as in 
 @click.option("--once", is_flag=True, help="Print it once, as in a pipe.")
 @remote
 def top_command(session: Session, window: str, every: float, once: bool) -> None:
-    """Show what runs, what waits and what needs attention, again and again."""
+    """Show what runs, what waits and what needs attention, again and again, until Ctrl-C."""
     while True:
         overview = session.client.cell.overview(window=window)
         if session.as_json:
@@ -44,20 +44,33 @@ def top_command(session: Session, window: str, every: float, once: bool) -> None
         if once or not sys.stdout.isatty():
             click.echo("\n".join(top_lines(overview, _WIDTH_IN_A_PIPE, False, _can_show_blocks())))
             return
-        lines = top_lines(overview, terminal_width(), uses_color(), _can_show_blocks())
-        click.echo(_CLEAR + "\n".join(lines))
+        size = shutil.get_terminal_size()
+        lines = top_lines(overview, size.columns, uses_color(), _can_show_blocks())
+        click.echo(_CLEAR + "\n".join(on_screen(lines, size.lines)))
         time.sleep(every)
 
 
 def top_lines(overview: Overview, width: int, color: bool, blocks: bool) -> list[str]:
-    """The lines of the screen."""
+    """The lines of the screen. None is wider: a line that wraps would move the first ones off it."""
     return [
-        *_head(overview),
+        *(_cut(line, width) for line in _head(overview)),
         "",
-        *_figures(overview, width, blocks),
+        *(_cut(line, width) for line in _figures(overview, width, blocks)),
         *_depth(overview.depth, width, color),
         *_attention(overview, width, color),
     ]
+
+
+def on_screen(lines: Sequence[str], height: int) -> list[str]:
+    """The first lines, as many as a terminal shows above its cursor; the last one says how many are left out."""
+    room = max(height - 1, 1)
+    if len(lines) <= room:
+        return list(lines)
+    return [*lines[: room - 1], f"… {len(lines) - room + 1} more lines"]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _head(overview: Overview) -> Iterator[str]:
@@ -131,8 +144,7 @@ def _attention(overview: Overview, width: int, color: bool) -> Iterator[str]:
         level = f"{item.severity:8}"
         age = "" if item.since is None else f" ({_span(overview.at - item.since)})"
         text = plain(item.message) + age
-        room = max(width - len(level) - 1, 20)
-        short = text if len(text) <= room else text[: room - 1] + "…"
+        short = _cut(text, max(width - len(level) - 1, 20))
         yield f"{paint(level, _SEVERITIES.get(item.severity, ''), color)} {short}"
 
 

@@ -57,12 +57,12 @@ def up_command(target: str | None) -> None:
     With an app, such as shop.tasks:app, the worker runs its tasks too.
     """
     if target is None:
-        run_process(partial(everything, handlers={}), _greeting)
+        run_process(everything, _greeting)
         return
     from hourbell.cli.apps import loaded_app
 
     app = loaded_app(target)
-    run_process(partial(everything, handlers={}, app=app), partial(_app_greeting, app))
+    run_process(partial(everything, app=app), partial(_app_greeting, app))
 
 
 def _app_greeting(app: App, settings: Settings, parts: Running) -> str:

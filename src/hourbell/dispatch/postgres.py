@@ -39,6 +39,7 @@ _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
+_SLAB = 100  # executions that are leased under one fence
 _MAX_CACHED_NAMES = 100_000
 
 log = structlog.get_logger(component="worker")
@@ -236,10 +237,11 @@ class PostgresDispatch:
             now = await self._engine.clock.now()
             rests = [None if by is None else (by - now).total_seconds() for by in finish_by]
         jobs, attempts = row["jobs"] or ids, row["attempts"] or repeat(1)
+        fences = row["fences"]
+        if len(fences) < len(ids):  # one for each hundred
+            fences = [fence for fence in fences for _ in range(_SLAB)][: len(ids)]
         epochs = row["scheduled_for"]
-        return list(
-            map(Claimed, ids, jobs, names, attempts, row["fences"], epochs, rests, row["specs"])
-        )
+        return list(map(Claimed, ids, jobs, names, attempts, fences, epochs, rests, row["specs"]))
 
     async def _names(self, numbers: Sequence[int]) -> list[str]:
         known = self._tenants

@@ -33,8 +33,9 @@ _WEBHOOKS = TASK_PREFIX + WEBHOOK_TASK
 _MAX_CACHED_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
-DUE = ""  # the payload of a notification: a pass of the gate may have something to do
-READY = "ready"  # nothing but a claim has
+# The payload of a notification:
+DUE = ""  # something may be due, so a pass of the gate may find work
+READY = "ready"  # a pass has made something ready: only claims find work
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,8 +49,8 @@ from hourbell.sdk.tasks import Call, EnqueueHook, Middleware, Task, TaskDecorato
 from hourbell.sdk.values import Retry, Seconds, check_options
 
 if TYPE_CHECKING:
+    from hourbell.sdk.app_connections import AppConnections
     from hourbell.sdk.batches import BatchDecorator
-    from hourbell.sdk.own import Own
     from hourbell.sdk.running import RunningWorker, WorkerOptions
     from hourbell.sdk.tasksets import TaskSet
 
@@ -117,9 +117,9 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}  # by full name, aliases too
         self.task = TaskDecorator(self)
         self._hooks: list[EnqueueHook] = []  # of on_enqueue
-        self._opened: Own | None = None  # in the loop of `open`
+        self._opened: AppConnections | None = None  # in the loop of `open`
         self._opens = 0
-        self._in_portal: Own | None = None  # for sync callers
+        self._in_portal: AppConnections | None = None  # for sync callers
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             WeakKeyDictionary()
         )
@@ -201,13 +201,13 @@ class App:
         if own is not None and own.pid == os.getpid():
             run_in(own.loop, own.close)
 
-    async def _open_own(self) -> Own:
-        from hourbell.sdk.own import Own
+    async def _open_own(self) -> AppConnections:
+        from hourbell.sdk.app_connections import AppConnections
 
         stack = AsyncExitStack()
         try:
             dsn = await self._database(stack)
-            own = await Own.open(dsn, self.pool_size, stack)
+            own = await AppConnections.open(dsn, self.pool_size, stack)
             queues = {task.options.queue or self.queue or "default" for task in self.tasks.values()}
             await own.declare({self.tenant}, queues | {"default"}, self.tasks)
         except BaseException:
@@ -334,7 +334,7 @@ class App:
         check_options("cancel", {"unique_key": unique_key, "tenant": tenant})
         where = tenant or self.tenant
 
-        async def cancel_own(own: Own, name: str | None) -> Cancelled:
+        async def cancel_own(own: AppConnections, name: str | None) -> Cancelled:
             return await own.cancel_key(name, unique_key, where)
 
         outcome = Cancelled.ENDED
@@ -457,7 +457,7 @@ class App:
         """Whether a connection of the app's own can be used now."""
         return is_blocking() or self._opened is not None
 
-    async def _own(self, call: Callable[[Own], Awaitable[T]]) -> T:
+    async def _own(self, call: Callable[[AppConnections], Awaitable[T]]) -> T:
         """Use the app's own connections: in this loop, or from a sync caller in another thread."""
         if not is_blocking():
             own = self._opened
@@ -469,7 +469,7 @@ class App:
         own = self._opened
         if own is not None and own.pid == os.getpid() and own.loop.is_running():
 
-            async def there(own: Own = own) -> T:
+            async def there(own: AppConnections = own) -> T:
                 return await call(own)
 
             return run_in(own.loop, there)

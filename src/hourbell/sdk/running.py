@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from hourbell.actions import Run, StillRunning
-from hourbell.actions.task import Threads
+from hourbell.actions import Run
+from hourbell.actions.threads import Threads
 from hourbell.dispatch import Dispatch, Wait
 from hourbell.errors import ConfigurationError, Suspend
 from hourbell.model.errors import StoreUnavailable
@@ -245,14 +245,7 @@ class AppRunner:
         return await call()
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        variables = contextvars.copy_context()
-        ended = self._threads.call(partial(variables.run, _kept, function))
-        try:
-            outcome = await asyncio.shield(ended)
-        except asyncio.CancelledError:
-            if not ended.done():
-                raise StillRunning(ended) from None
-            outcome = ended.result()
+        outcome = await self._threads.run(partial(_kept, function))
         assert isinstance(outcome, Succeeded)
         value, error = outcome.result
         if error is not None:

@@ -13,6 +13,7 @@ and its transactions are real, and so are the verbs of the engine and the worker
     servers.py      one PostgreSQL for a test run, a copy of a template for each test
     plugin.py       the pytest plugin: fixtures `bell` and others
     clock.py        VirtualClock: the clock alone, for tests of the engine
+    filling.py      many jobs at once, for tests and benchmarks of the engine
     conformance.py  the tests that each implementation of Dispatch must pass
 
 Applications use the fixture `bell`, or `start`. A test of the engine installs the clock alone:

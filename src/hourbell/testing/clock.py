@@ -8,13 +8,18 @@ from typing import Self
 
 from hourbell.store.database import Database
 
+# Once in a database: replacing the function would make the server plan every statement that calls it again.
 _INSTALL = """
-create table if not exists hourbell.virtual_clock (
-  one boolean primary key default true check (one),
-  now timestamptz not null
-);
-create or replace function hourbell.clock() returns timestamptz language sql volatile
-return (select now from hourbell.virtual_clock);
+do $$ begin
+  if to_regclass('hourbell.virtual_clock') is null then
+    create table hourbell.virtual_clock (
+      one boolean primary key default true check (one),
+      now timestamptz not null
+    );
+    create or replace function hourbell.clock() returns timestamptz language sql volatile
+    return (select now from hourbell.virtual_clock);
+  end if;
+end $$
 """
 _SET = """
 insert into hourbell.virtual_clock (now) values ($1) on conflict (one)

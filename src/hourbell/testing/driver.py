@@ -18,12 +18,12 @@ import asyncpg
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.pauses import end_pauses
 from hourbell.engine.leader.watch import watch
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships, plan
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.operations.bulk import end_pauses
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.model.executions import Claimed
 from hourbell.model.ids import job_text

@@ -76,6 +76,7 @@ class LocalExecution(msgspec.Struct, eq=False, gc=False):
     stop_at: float = math.inf  # it is cancelled after this; if it was cancelled before, again
     stop_reason: StopReason | None = None
     is_decided: bool = False  # its outcome is final, whether it has ended or not
+    is_dropped: bool = False  # its claim was lost with the session, or repeated under a new fence
     completes: bool = False  # its handler ends it in a transaction of its own
     claim_ns: tuple[int, int] | None = None  # when its claim began and ended, for its trace
     span: RunSpan | None = None  # None: it has not started, or this process has no traces
@@ -149,22 +150,31 @@ class Executions:
 
     def add(self, claimed: Sequence[Claimed], now: float) -> list[LocalExecution]:
         """Queue claimed executions; returns earlier ones with the same id, whose claim was lost."""
-        by_id, queue = self._by_id, self.queue
-        lost = []
-        for one in claimed:
-            known = by_id.get(one.execution_id)
-            if known is not None:
-                if known.claimed.fence == one.fence:
-                    continue  # a repeated answer
-                lost.append(known)
-            left = one.deadline_in_seconds
-            execution = LocalExecution(
-                one, now + one.start_in_seconds, None if left is None else now + left
+        by_id = self._by_id
+        lost: list[LocalExecution] = []
+        if not by_id.keys().isdisjoint([one.execution_id for one in claimed]):
+            claimed = [one for one in claimed if not self._is_held(one)]  # a repeated answer
+            for one in claimed:
+                if (known := by_id.get(one.execution_id)) is not None:
+                    known.is_dropped = True
+                    lost.append(known)
+        # Whole lists at a time: this is done for every execution.
+        added = [
+            LocalExecution(
+                one,
+                now + one.start_in_seconds,
+                None if one.deadline_in_seconds is None else now + one.deadline_in_seconds,
             )
-            by_id[one.execution_id] = execution
-            queue.append(execution)
-            self._busy += 1
+            for one in claimed
+        ]
+        by_id.update(zip([one.execution_id for one in claimed], added, strict=True))
+        self.queue.extend(added)
+        self._busy += len(added)
         return lost
+
+    def _is_held(self, claimed: Claimed) -> bool:
+        known = self._by_id.get(claimed.execution_id)
+        return known is not None and known.claimed.fence == claimed.fence
 
     def note_claim(self, claimed: Sequence[Claimed], began_ns: int, ended_ns: int) -> None:
         """When executions that were just added were claimed, for their traces."""
@@ -214,17 +224,19 @@ class Executions:
         """Drop settled executions: heartbeats no longer list them."""
         if self._traces is not None:
             self._end_settles(settled, refused)
+        by_id = self._by_id
         for one in settled:
-            execution = self._by_id.get(one.execution_id)
-            # Compare the fence: after a lost claim the execution may have been claimed again.
-            if execution is not None and execution.claimed.fence == one.fence:
-                del self._by_id[one.execution_id]
-        if not self._by_id:
+            execution = by_id.pop(one.execution_id, None)
+            if execution is not None and execution.claimed.fence != one.fence:
+                by_id[one.execution_id] = execution  # claimed again after its claim was lost
+        if not by_id:
             self.changed.set()  # a session in quarantine waits until nothing is held
 
     def forget_all(self) -> list[LocalExecution]:
         """Drop everything, because the session is lost; no outcome is settled any more."""
         dropped, self._by_id = self._by_id, {}
+        for execution in dropped.values():
+            execution.is_dropped = True
         self._settler.forget()
         if self._traces is not None:
             for execution in dropped.values():
@@ -233,29 +245,33 @@ class Executions:
         return list(dropped.values())
 
     def _decide(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
-        claimed, deadline = execution.claimed, execution.deadline
-        started = now if execution.started_at is None else execution.started_at
+        deadline, started = execution.deadline, execution.started_at
+        if started is None:
+            started = now
         took = now - started
+        is_lost = execution.stop_reason is StopReason.LOST
         if execution.span is not None:
-            is_held = self._by_id.get(claimed.execution_id) is execution
-            execution.span.end(outcome, is_held and execution.stop_reason is not StopReason.LOST)
-        if self._by_id.get(claimed.execution_id) is execution:
-            if execution.stop_reason is StopReason.LOST:
-                del self._by_id[claimed.execution_id]
-            else:
-                waited_ms = int((started - execution.start_at) * 1000)
-                self._settler.put(
-                    settlement(
-                        claimed,
-                        execution.spec,
-                        outcome,
-                        waited_ms if waited_ms > 0 else 0,
-                        int(took * 1000),
-                        None if deadline is None else deadline - now,
-                    )
+            execution.span.end(outcome, not (execution.is_dropped or is_lost))
+        if execution.is_dropped:
+            pass  # no outcome would be accepted
+        elif is_lost:
+            del self._by_id[execution.claimed.execution_id]
+        else:
+            waited_ms = int((started - execution.start_at) * 1000)
+            self._settler.put(
+                settlement(
+                    execution.claimed,
+                    execution.spec,
+                    outcome,
+                    waited_ms if waited_ms > 0 else 0,
+                    int(took * 1000),
+                    None if deadline is None else deadline - now,
                 )
-        if execution.spec is not None and type(outcome) is not Released:
-            self._counts.ended(execution.spec, took)
+            )
+        if execution.spec is not None:
+            if type(outcome) is not Released:
+                self._counts.ended(execution.spec, took)
+            execution.spec = None  # freed here, where it is in the caches
         execution.is_decided = True
 
     def _end_settles(self, settled: Sequence[Settlement], refused: Collection[int]) -> None:

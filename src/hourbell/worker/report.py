@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from hourbell.actions.task import THREAD_NAME
+from hourbell.actions.threads import THREAD_NAME
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.executions import Executions, LocalExecution

@@ -24,7 +24,7 @@ import contextvars
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -42,6 +42,17 @@ YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 Runner = asyncio.Task[None]
 
 
+class _OtherWorkers:
+    """Runs actions that only other workers run: the job got another action after it was ready."""
+
+    async def run(self, action: Any, run: Run) -> Outcome:
+        kind = type(action).__name__.removesuffix("Action").upper()
+        return Failed(f"This worker runs no actions of the type {kind}.", "unknown_task")
+
+
+_OTHER_WORKERS = _OtherWorkers()
+
+
 class Runners:
     """Runs the queue, with at most one runner for each slot."""
 
@@ -50,7 +61,7 @@ class Runners:
         actions: ActionRunners,
         executions: Executions,
         slots: int,
-        may_start: Callable[[float], bool],
+        certain_until: Callable[[], float],
         calls: WorkerCalls,
         worker: str,
         counts: RunCounts,
@@ -63,7 +74,7 @@ class Runners:
         self._calls = calls
         self._worker = worker  # its name
         self._traces = traces
-        self._may_start = may_start  # whether executions may be started at this time
+        self._certain_until = certain_until  # until when executions may be started
         self._context = contextvars.copy_context()  # of every runner when it starts
         self._context.run(structlog.contextvars.bind_contextvars, worker=worker)
         self._tasks: set[Runner] = set()
@@ -71,11 +82,13 @@ class Runners:
         self._numbers = count(1)
         self._is_waking = False  # a runner was woken and does not run yet
         self._yield_at = 0.0  # the end of the runners' turn
+        self._start_until = 0.0  # nothing is started later; as it was when the turn began
         self._is_yielding = False  # the turn is over, and the next one is scheduled
         self._is_closed = False
 
     def wake(self) -> None:
         """Begin a turn: run what is queued."""
+        self._start_until = self._certain_until()
         if not self._is_yielding:
             self._yield_at = time.monotonic() + YIELD_SECONDS
         self._wake_one()
@@ -116,13 +129,37 @@ class Runners:
             while not self._is_closed:
                 if now > self._yield_at:
                     self._yield()
-                if not queue or self._is_yielding or not self._may_start(now):
+                if not queue or self._is_yielding or now > self._start_until:
                     now = await self._next_wake()
                     continue
                 execution = queue.popleft()
                 if queue and not self._is_waking:
                     self._wake_one()
-                now = await self._run(execution, me, now)
+                execution.runner = me
+                try:
+                    if execution.claimed.start_in_seconds:
+                        now = await _wait_for_start(execution, now)
+                    run = self._start(execution, now)
+                    action = run.spec.action
+                    runner = self._actions.get(type(action), _OTHER_WORKERS)
+                    if run.span is None:
+                        outcome = await runner.run(action, run)
+                    else:
+                        with run.span.current():
+                            outcome = await runner.run(action, run)
+                except StillRunning as still:
+                    outcome, now = self._stopped_or_failed(execution, still), time.monotonic()
+                    self._record_running_thread(execution, outcome, still, now)
+                except BaseException as error:
+                    outcome, now = self._stopped_or_failed(execution, error), time.monotonic()
+                    self._executions.finish(execution, outcome, now)
+                else:
+                    if execution.stop_reason is not None and not isinstance(
+                        outcome, Succeeded | Snoozed
+                    ):
+                        outcome = execution.stopped()
+                    now = time.monotonic()
+                    self._executions.finish(execution, outcome, now)
                 execution = None
                 if me.cancelling():
                     await _clear_cancellations(me)
@@ -162,49 +199,28 @@ class Runners:
             self._executions.finish(execution, outcome, time.monotonic())
         self._wake_one()
 
-    async def _run(self, execution: LocalExecution, me: Runner, now: float) -> float:
-        """Run one execution and record its outcome; returns the time at which it ended."""
-        execution.runner = me
-        outcome: Outcome
-        try:
-            if execution.claimed.start_in_seconds:
-                now = await _wait_for_start(execution, now)
-            run = self._start(execution, now)
-            action = run.spec.action
-            if run.span is None:
-                outcome = await self._actions[type(action)].run(action, run)
-            else:
-                with run.span.current():
-                    outcome = await self._actions[type(action)].run(action, run)
-        except asyncio.CancelledError as error:
+    def _stopped_or_failed(self, execution: LocalExecution, error: BaseException) -> Outcome:
+        """The outcome of an execution that was stopped, or whose action has raised an exception."""
+        if isinstance(error, asyncio.CancelledError):
             if execution.stop_reason is not None:
-                outcome = execution.stopped()
-            elif self._is_closed:
-                raise
-            else:
-                outcome = Failed("The handler raised CancelledError.", "CancelledError")
-            if isinstance(error, StillRunning):
-                return self._record_running_thread(execution, outcome, error)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
-            if execution.span is not None:
-                execution.span.record_exception(error)
-            is_shutdown = execution.stop_reason is StopReason.SHUTDOWN
-            outcome = execution.stopped() if is_shutdown else failed(error)
-        else:
-            if execution.stop_reason is not None and not isinstance(outcome, Succeeded | Snoozed):
-                outcome = execution.stopped()
-        now = time.monotonic()
-        self._executions.finish(execution, outcome, now)
-        return now
+                return execution.stopped()
+            if self._is_closed:
+                raise error
+            return Failed("The handler raised CancelledError.", "CancelledError")
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
+        if execution.span is not None:
+            execution.span.record_exception(error)
+        is_shutdown = execution.stop_reason is StopReason.SHUTDOWN
+        return execution.stopped() if is_shutdown else failed(error)
 
     def _start(self, execution: LocalExecution, now: float) -> Run:
         """Decode the document and determine the time limit."""
+        claimed = execution.claimed
         execution.started_at = now
-        execution.spec = spec = decode_spec(execution.claimed.spec)
-        self._counts.started(execution.claimed, spec, now)
+        execution.spec = spec = decode_spec(claimed.spec)
+        self._counts.started(claimed, spec, now)
         timeout = float(spec.timeout_seconds)
         if execution.deadline is not None:
             timeout = max(min(timeout, execution.deadline - now), 0.0)
@@ -212,24 +228,22 @@ class Runners:
         if stop_at < self._executions.earliest_stop:
             self._executions.earliest_stop = stop_at
         if self._traces is None:
-            return Run(execution.claimed, spec, timeout, self._calls)
+            return Run(claimed, spec, timeout, self._calls)
         execution.span = self._traces.start_run(
             execution.claimed, spec, self._worker, execution.claim_ns
         )
         return Run(execution.claimed, spec, timeout, self._calls, execution.span)
 
     def _record_running_thread(
-        self, execution: LocalExecution, outcome: Outcome, still: StillRunning
-    ) -> float:
+        self, execution: LocalExecution, outcome: Outcome, still: StillRunning, now: float
+    ) -> None:
         """Record an execution whose thread cannot be stopped; its slot is free when that ends."""
-        now = time.monotonic()
         execution.runner = None  # the runner continues with other executions
         self._executions.stopping.discard(execution)
         self._executions.linger(execution, outcome, now)
         still.ended.add_done_callback(
             lambda _: self._executions.finish(execution, outcome, time.monotonic())
         )
-        return now
 
     def _is_context_changed(self) -> bool:
         """Whether a handler has left context variables behind."""

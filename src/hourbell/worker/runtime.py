@@ -60,7 +60,7 @@ class Worker:
             actions,
             self._executions,
             settings.slots,
-            self._session.may_start,
+            self._session.certain_until,
             self._session,
             settings.name,
             counts,

@@ -51,9 +51,13 @@ class SessionKeeper:
         self.last_claim = 0
         self.answered_claim = 0  # claims up to this number are answered
 
+    def certain_until(self) -> float:
+        """Until when the lease is certain; executions are claimed and started only until then."""
+        return self._renewed_at + self._settings.lease_seconds
+
     def may_start(self, now: float) -> bool:
-        """Whether the lease is certain; executions are claimed and started only then."""
-        return now - self._renewed_at <= self._settings.lease_seconds
+        """Whether executions may be claimed and started at this time."""
+        return now <= self.certain_until()
 
     async def run(self, renewed: Callable[[], None]) -> None:
         """Heartbeats every third of the lease; more often while the database does not answer."""

@@ -84,7 +84,7 @@ async def test_no_spelling_of_home_is_heard_at_home(inside: Listener, host: str)
 async def test_a_name_that_answers_differently_a_moment_later_gains_nothing(
     inside: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address that was looked at is connected to; a new answer is looked at anew."""
+    """The address that was checked is connected to; a new answer is checked again."""
     monkeypatch.setattr("hourbell.actions.names.FRESH_SECONDS", 0.0)
     answers = ["192.0.2.1", "127.0.0.1"]
     resolver = GuardedResolver(Egress.parse("192.0.2.0/24"), Names(lambda host: [answers.pop(0)]))

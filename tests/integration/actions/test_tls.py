@@ -31,7 +31,7 @@ FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2090, 1, 1, tzinfo=UTC)
 
 
 class Authority:
-    """Somebody who signs certificates."""
+    """An authority that signs certificates."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder

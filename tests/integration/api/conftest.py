@@ -84,7 +84,7 @@ async def cleaner(
 
 @pytest.fixture
 async def database(cleaner: tuple[str, asyncpg.Connection]) -> AsyncIterator[str]:
-    """An empty, migrated database; whoever changes its schema changes it back."""
+    """An empty, migrated database; a test that changes its schema changes it back."""
     dsn, connection = cleaner
     yield dsn
     await empty(connection)

@@ -180,7 +180,7 @@ async def test_unknown_keys_are_refused_unread_after_some(
     assert statuses[: auth.MAX_FAILURES] == [401] * auth.MAX_FAILURES
     assert statuses[-1] == 429
     assert answer.headers["Retry-After"] == str(auth.SECONDS_PER_FAILURE)
-    # Whoever is known already is not held up by a neighbour of the same address.
+    # A known caller is not delayed by another one with the same address.
     assert (await public.send("GET", "/api/v1/jobs", key=None, headers=known)).status == 200
     now[0] += auth.SECONDS_PER_FAILURE
     assert await answers(public, 401, unknown)
@@ -232,7 +232,7 @@ async def test_roles_may_call_what_the_table_says_and_nothing_else(
         method, path = operation.split()
         url = of_nobody(path)
         for role, key in keys.items():
-            # Without a body and without an idempotency key: whoever gets past the door changes nothing.
+            # Without a body and without an idempotency key: a request that gets past the check changes nothing.
             answer = await public.send(method, url, key=None, headers=bearing(key))
             if allowed is not None and role not in allowed:
                 assert answer.is_problem(403, "forbidden"), (operation, role)

@@ -8,7 +8,7 @@ import pytest
 
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.bulk import end_pauses
+from hourbell.engine.leader.pauses import end_pauses
 from hourbell.failpoints import configure
 from integration.api.client import Client, bearing, made, one_time, recurring
 from integration.api.working import Hand

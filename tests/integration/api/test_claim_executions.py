@@ -210,7 +210,7 @@ async def test_a_session_lives_while_its_worker_waits(
 
 
 async def test_who_holds_something_does_not_keep_it_by_asking_for_more(api: Client, engine: Engine):
-    # The answer that gave it may have been lost: only a heartbeat shows that he knows of it.
+    # The answer that gave it may have been lost: only a heartbeat shows that the worker has it.
     await enqueue(engine)
     worker = RemoteWorker(api)
     [execution] = await worker.claim()
@@ -492,7 +492,7 @@ async def eventually_waiting(engine: Engine, count: int = 1) -> None:
 
 
 async def half_a_call(port: int, fields: dict[str, Any]) -> asyncio.StreamWriter:
-    """A claim that is sent, by somebody who does not read the answer."""
+    """A claim that is sent by a client that does not read the answer."""
     body = json.dumps({"worker_id": "w", "capacity": 10} | fields).encode()
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(

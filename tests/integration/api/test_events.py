@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import socket
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,11 +14,11 @@ import pytest
 from hourbell.api import events
 from hourbell.api.auth import FRESH_SECONDS
 from hourbell.api.events import Events
-from hourbell.api.server import ApiServer
+from hourbell.api.server import UNREAD_SECONDS, ApiServer
 from hourbell.dispatch import SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.bulk_operations import run_operations
+from hourbell.engine.leader.bulk_operations import run_operations
 from integration.api.client import KEYS, Client, bearing, made, one_time, recurring
 from integration.api.conftest import SharedApp
 from integration.api.working import Hand
@@ -226,6 +228,28 @@ async def test_streams_are_limited_by_key_and_by_server(
         await eventually(has_room, 5)  # the one that was closed is gone
         monkeypatch.setattr(events, "MAX_STREAMS", 1)
         assert (await api.get(f"{EVENTS}?topics=overview")).is_problem(503, "overloaded")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends such a connection")
+async def test_a_stream_that_nothing_reads_loses_its_place(server: ApiServer, streams: Events):
+    listening_socket = server._sockets[0]
+    seconds = listening_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+    assert seconds == UNREAD_SECONDS
+    listening_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel takes its minimum
+        client.connect(("127.0.0.1", server.port))
+        asked = f"GET {EVENTS}?topics=overview HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n"
+        client.send(asked.encode())
+
+        async def is_open() -> bool:
+            return len(streams._listeners) == 1
+
+        async def is_closed() -> bool:
+            return not streams._listeners
+
+        await eventually(is_open, 5)
+        await eventually(is_closed, 20)
 
 
 async def test_nothing_is_read_while_no_stream_is_open(

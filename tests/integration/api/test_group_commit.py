@@ -74,7 +74,7 @@ async def test_a_request_that_is_sent_many_times_at_once_is_carried_out_once(api
     assert sorted(statuses) == [201] + [422] * 8
 
 
-HELD = {  # what somebody makes and does not commit, and a job that wants it
+HELD = {  # what another transaction creates and does not commit, and a job that needs it
     "an idempotency key": (
         "insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)"
         " select id, 'stuck', '', 0, '{}', hourbell.clock() from hourbell.tenants where name = 'default'",
@@ -143,7 +143,7 @@ async def test_what_somebody_holds_delays_no_stranger(
 
     waiting = asyncio.create_task(stuck())
     strangers = await asyncio.gather(*(timed(number) for number in range(60)))
-    assert not waiting.done()  # all the strangers are served, and he still waits
+    assert not waiting.done()  # all unrelated requests are served, and this one still waits
     strangers += await asyncio.gather(*(timed(number) for number in range(60, 120)))
     assert not waiting.done()
     assert {status for _, status in strangers} == {201}

@@ -132,7 +132,7 @@ async def test_every_header_takes_any_bytes_as_bytes(server: ApiServer, engine: 
 async def test_the_log_has_one_line_for_each_event_whatever_was_sent(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whoever can write into the log can forge it; what is logged of a request is only its path, as it was sent."""
+    """A client that could write into the log could forge it: of a request only its path is logged, as it was sent."""
 
     async def fails(*_: object) -> None:
         raise RuntimeError("on purpose")

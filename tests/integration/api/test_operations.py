@@ -8,8 +8,9 @@ import pytest
 
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
+from hourbell.engine.leader import bulk_operations as leader_operations
+from hourbell.engine.leader.bulk_operations import forget_operations, run_operations
 from hourbell.engine.operations import bulk_operations
-from hourbell.engine.operations.bulk_operations import forget_operations, run_operations
 from hourbell.failpoints import barrier
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import parse_operation_id
@@ -106,7 +107,7 @@ async def test_what_an_operation_has_paused_is_resumed_and_nothing_else(
     pausing = await started(api, "pause", {})
     await carry_out(engine)
     await api.post(f"{JOBS}/{(await job_of(api, 'b'))['job_id']}/resume")
-    await api.post(f"{JOBS}/{(await job_of(api, 'b'))['job_id']}/pause")  # by somebody else
+    await api.post(f"{JOBS}/{(await job_of(api, 'b'))['job_id']}/pause")  # by another user
     resuming = await started(api, "resume", {"operation_id": pausing["operation_id"]})
     assert resuming["total"] == 1
     await carry_out(engine)
@@ -139,7 +140,7 @@ async def test_what_cannot_be_changed_is_left_and_says_why(
 async def test_dead_letters_of_a_filter_are_replayed_in_batches(
     api: Client, engine: Engine, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bulk_operations, "_LETTERS", 2)
+    monkeypatch.setattr(leader_operations, "_LETTERS", 2)
     for _ in range(5):
         await dead(api, hand, one_time())
     gone = await dead(api, hand, recurring())
@@ -233,7 +234,7 @@ async def test_a_failure_ends_one_operation_and_no_other(
     async def fail(*args: object) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(bulk_operations, "_purge", fail)
+    monkeypatch.setattr(leader_operations, "_purge", fail)
     await carry_out(engine)
     ended = (await api.get(broken["path"])).body
     assert (ended["state"], ended["error"]) == ("FAILED", "RuntimeError: no")
@@ -243,7 +244,22 @@ async def test_a_failure_ends_one_operation_and_no_other(
 # Reading and refusing.
 
 
+@pytest.mark.parametrize("act", ["pause", "resume", "replay", "purge"])
+async def test_a_filter_with_an_unknown_tenant_selects_nothing_and_creates_no_tenant(
+    api: Client, engine: Engine, act: str
+):
+    await api.created(recurring(name="a"))
+    operation = await started(api, act, {"tenant_id": "nowhere"})
+    if act in ("pause", "resume"):
+        assert (await api.post(f"/api/v1/jobs/{act}", {"tenant_id": "nowhere"})).status == 200
+    await carry_out(engine)
+    ended = (await api.get(operation["path"])).body
+    assert (ended["state"], ended["total"], ended["done"]) == ("DONE", 0, 0)
+    assert (await api.get("/api/v1/tenants/nowhere")).status == 404
+
+
 async def test_operations_are_listed_newest_first_and_by_tenant(api: Client, engine: Engine):
+    await api.created(recurring(tenant_id="acme"))
     first = await started(api, "pause", {"tenant_id": "acme"})
     second = await started(api, "pause", {})
     listed = await api.pages(OPERATIONS + "?page_size=1")

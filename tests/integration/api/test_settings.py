@@ -242,7 +242,7 @@ async def test_the_jobs_of_a_tenant_make_so_many_queues_and_no_more(
     assert refused.paths == {"queue"}
     assert "PUT /api/v1/queues" in refused.body["detail"]
     assert (await api.get("/api/v1/queues/c")).status == 404
-    # Others are not concerned, and what somebody else has made is for everybody.
+    # Other tenants are not concerned, and what another one has made can be used by all.
     assert (await api.patch(other, {"queue": "c"})).status == 200
     assert (await api.put("/api/v1/queues/d", {})).status == 200
     for name in ("c", "d"):

@@ -94,7 +94,7 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
             async def one_leads() -> bool:
                 told = [await asyncio.to_thread(metrics_of, port) for port in ports]
                 assert sum(each["hourbell_worker_in_flight"].value() for each in told) == 1
-                # Whoever leads shows the cell.
+                # The leader shows the cell.
                 leaders = [each for each in told if each["hourbell_leading"].value()]
                 assert leaders == [each for each in told if "hourbell_workers" in each]
                 return len(leaders) == 1

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from hourbell import failpoints
 from hourbell.actions import Run
-from hourbell.actions.task import Context
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.operations.bulk_operations import create_operation
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
@@ -37,7 +36,7 @@ from hourbell.engine.operations.monitors import create_monitor
 from hourbell.engine.operations.runs import cancel_execution, run_now
 from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import SessionLost
-from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succeeded
+from hourbell.model.executions import Accepted, Claimed, ExecutionStatus, Outcome, Succeeded
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
@@ -56,6 +55,7 @@ from integration.life.support import (
     scheduling,
     working,
 )
+from known_types import remember_types
 
 IMPATIENT = Times(horizon_seconds=2, lease_seconds=1.0, leader_lease_seconds=0.6)
 
@@ -115,7 +115,7 @@ class Telling(Database):
 
 
 async def scheduler(engine: Engine, lease_seconds: str, horizon_seconds: str) -> None:
-    """Campaigns for ever, and says when it leads and when it does so no more."""
+    """Campaigns until it is killed, and reports when it leads and when it no longer does."""
     engine.times = replace(
         engine.times,
         leader_lease_seconds=float(lease_seconds),
@@ -133,7 +133,7 @@ async def scheduler(engine: Engine, lease_seconds: str, horizon_seconds: str) ->
 
 
 async def worker(engine: Engine, log: str, slots: str) -> None:
-    """Works for ever. Starts of handlers go to a file, one line each."""
+    """Works until it is killed. Starts of handlers go to a file, one line each."""
     async with working(engine, handlers(log), slots=int(slots)) as running:
         assert running.session is not None
         say("session", running.session.id)
@@ -143,34 +143,34 @@ async def worker(engine: Engine, log: str, slots: str) -> None:
 def handlers(log: str) -> dict[str, Callable[..., Awaitable[object]]]:
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def started(context: Context) -> None:
-        os.write(file, f"{context.execution_id} {context.attempt}\n".encode())
+    def started(claimed: Claimed) -> None:
+        os.write(file, f"{execution_text(claimed.execution_id)} {claimed.attempt}\n".encode())
 
-    async def note(payload: object, context: Context) -> None:
-        started(context)
+    async def note(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         await asyncio.sleep(0.005)
 
-    async def poison(payload: object, context: Context) -> None:
-        started(context)
+    async def poison(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    async def flaky(payload: object, context: Context) -> None:
-        started(context)
-        if context.attempt == 1:
+    async def flaky(payload: object, claimed: Claimed) -> None:
+        started(claimed)
+        if claimed.attempt == 1:
             raise ValueError("the first attempt fails")
 
-    async def mortal(payload: object, context: Context) -> None:
+    async def mortal(payload: object, claimed: Claimed) -> None:
         # However often it was begun: an attempt that died with its worker is one too.
-        started(context)
+        started(claimed)
         if not _cure(log).exists():
             raise ValueError("it dies, and has to be replayed")
 
-    async def doomed(payload: object, context: Context) -> None:
-        started(context)
+    async def doomed(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         raise ValueError("it dies each time")
 
-    async def hang(payload: object, context: Context) -> None:
-        started(context)
+    async def hang(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         await asyncio.Event().wait()
 
     return {each.__name__: each for each in (note, poison, flaky, mortal, doomed, hang)}
@@ -186,7 +186,7 @@ COUNTED, COUNT = "https://counted.example/", 5
 
 
 async def counting(engine: Engine, log: str, hangs_at: str) -> None:
-    """Works for ever: what is counted goes on from its checkpoint, and hangs at this number."""
+    """Works until it is killed: what counts continues from its checkpoint, and hangs at this number."""
     async with working(engine, {}, NotedWebhooks(log, int(hangs_at))) as running:
         assert running.session is not None
         say("session", running.session.id)
@@ -337,11 +337,13 @@ ROLES = {
 
 
 async def main(role: str, dsn: str, *arguments: str) -> None:
+    remember_types()
     configure_logs("error")
     times = IMPATIENT
     if role != "life":
         failpoints.configure(os.environ["HOURBELL_FAILPOINTS"])
-    async with open_engine(dsn, times) as engine:
+    # Each connection compiles and plans what it calls: more of them would take most of what a child lives.
+    async with open_engine(dsn, times, connections=4) as engine:
         await ROLES[role](engine, *arguments)
 
 

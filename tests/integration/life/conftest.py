@@ -41,7 +41,7 @@ async def cleaner(
 
 @pytest.fixture
 async def database(cleaner: tuple[str, asyncpg.Connection]) -> str:
-    """A migrated database with nothing in it, on which nobody else is, and on the real clock."""
+    """An empty, migrated database without other connections, on the real clock."""
     dsn, connection = cleaner
     await connection.execute(_LEAVE, pids_of(dsn))
     await empty(connection)
@@ -57,7 +57,7 @@ async def engine(database: str) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 async def still(engine: Engine) -> Engine:
-    """The same, with a clock that stands at START until somebody travels; no session expires by it."""
+    """The same, with a clock that stays at START until the test moves it; no session expires by it."""
     engine.times = replace(engine.times, lease_seconds=86_400)
     await travel(engine, START)
     return engine

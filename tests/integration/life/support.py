@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import asyncpg
 import msgspec
 
-from hourbell.actions.task import Context, Handler, TaskRunner
+from handlers import Handler, Handlers
 from hourbell.dispatch import RETRY, SUCCEEDED, HeartbeatResult, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.jobs import parse_new_job
@@ -33,7 +33,7 @@ from hourbell.engine.codes import FATES
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_job, create_one_time_jobs
+from hourbell.engine.life.create import create_job
 from hourbell.engine.life.plan import end_memberships, plan
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.idempotency import Write
@@ -43,6 +43,7 @@ from hourbell.model.jobs import Job, TaskAction, WebhookAction
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
 from hourbell.store.function_set import connect
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.worker.runtime import Worker, WorkerSettings
 from uncommitted import POINTS, UncommittedDatabase
 
@@ -128,7 +129,7 @@ async def in_transaction(engine: Engine, **settings: str) -> AsyncIterator[Engin
 
 @contextlib.asynccontextmanager
 async def blocked(engine: Engine, table: str) -> AsyncIterator[None]:
-    """Within it, whoever writes to this table waits in the middle of its statement."""
+    """Within it, a statement that writes to this table waits in the middle of it."""
     async with in_transaction(engine) as own, own.database.connection() as connection:
         await connection.execute(f"lock table hourbell.{table} in share row exclusive mode")
         yield
@@ -344,7 +345,7 @@ async def take_session(engine: Engine, session: Session) -> None:
 # The real worker and scheduler.
 
 
-async def noop(payload: object, context: Context) -> None:
+async def noop(payload: object, claimed: Claimed) -> None:
     """A handler that does nothing."""
 
 
@@ -361,7 +362,7 @@ async def working(
         | settings
     )
     actions = {
-        TaskAction: TaskRunner({"noop": noop} | dict(handlers or {})),
+        TaskAction: Handlers({"noop": noop} | dict(handlers or {})),
         WebhookAction: webhooks,
     }
     worker = Worker(PostgresDispatch(engine), actions, chosen)

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from hourbell.actions.task import Context
 from hourbell.engine.core import Engine
 from hourbell.engine.life import settlement
 from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import InvalidInput
-from hourbell.model.ids import parse_execution_id
+from hourbell.model.executions import Claimed
 from integration.life.support import (
     create,
     eventually,
@@ -51,9 +50,9 @@ async def recorded(engine: Engine, number: int) -> bool:
 async def test_a_nul_and_other_odd_results_among_500_are_all_recorded(engine: Engine) -> None:
     runs: dict[int, int] = {}  # execution by the order of its start
 
-    async def odd(payload: object, context: Context) -> object:
+    async def odd(payload: object, claimed: Claimed) -> object:
         number = len(runs)
-        runs[number] = parse_execution_id(context.execution_id)
+        runs[number] = claimed.execution_id
         if number == 450:
             raise ValueError("a\x00b \ud800")
         return ODD.get(number, {"number": number})
@@ -83,10 +82,10 @@ async def test_outcomes_that_the_database_refuses_are_found_by_halving(
 ) -> None:
     """Whatever may slip through the worker's own checks spoils itself only."""
     monkeypatch.setattr(settlement, "_encode", lambda value: value)  # no check at all
-    seen: list[str] = []
+    seen: list[int] = []
 
-    async def careless(payload: object, context: Context) -> bytes:
-        seen.append(context.execution_id)
+    async def careless(payload: object, claimed: Claimed) -> bytes:
+        seen.append(claimed.execution_id)
         return {3: b"{no json", 77: b'"\x00"', 140: b'"\\ud800\\u0000'}.get(len(seen), b"{}")
 
     await fill(engine, 200, one_time("careless"))
@@ -94,7 +93,7 @@ async def test_outcomes_that_the_database_refuses_are_found_by_halving(
         await eventually(lambda: recorded(engine, 200))
     assert await fates(engine) == {"SUCCEEDED": 200}
     for number in (3, 77, 140):
-        execution = await get_execution(engine, parse_execution_id(seen[number - 1]))
+        execution = await get_execution(engine, seen[number - 1])
         assert execution.result is None
         assert "could not be stored completely" in execution.error
 

@@ -135,9 +135,9 @@ async def test_nobody_waits_for_a_claim_that_has_not_committed(engine: Engine) -
     await fill(engine, 150)
     await admit_all(engine)
     hand = await Hand.opened(engine)
-    async with in_transaction(engine) as somebody:
+    async with in_transaction(engine) as other:
         # As a claim does it, which cannot be held open: it commits by itself.
-        rows = await somebody.database.fetch(
+        rows = await other.database.fetch(
             "delete from hourbell.ready where ctid = any (array("
             "select ctid from hourbell.ready order by tag limit 2 for update skip locked)) returning ids"
         )
@@ -268,7 +268,7 @@ async def test_a_claim_gives_what_it_takes_in_the_order_of_the_tags(engine: Engi
 
 
 async def test_what_is_cancelled_while_it_is_ready_is_not_claimed(engine: Engine) -> None:
-    """Whoever asks for it may not find it, if it becomes ready at the same moment."""
+    """A claim for it may not find it, if it becomes ready at the same moment."""
     await fill(engine, 3)
     await admit_all(engine)
     ids = await engine.database.value("select array_agg(id order by id) from hourbell.executions")
@@ -380,7 +380,7 @@ async def test_completion_after_the_lease_was_lost_is_refused(engine: Engine) ->
     heir = await Hand.opened(engine)
     await admit_all(engine)
     (again,) = await heir.claim()
-    await refused_everything()  # while somebody else does
+    await refused_everything()  # while another transaction does
     assert not await heir.succeed([again])
     await refused_everything()  # when it has ended
     assert await fates(engine) == {"SUCCEEDED": 1}

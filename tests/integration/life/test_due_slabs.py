@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution, run_now
@@ -19,6 +18,7 @@ from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.explain import explain_execution
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.jobs import NewJob
+from hourbell.testing.filling import create_one_time_jobs
 from integration.life.limits import limit_queue, limit_tenant
 from integration.life.support import (
     Hand,

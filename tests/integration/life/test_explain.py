@@ -6,8 +6,9 @@ import pytest
 
 from hourbell.dispatch import RETRY, Settlement
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.pauses import pause_abandoned
 from hourbell.engine.life.settlement import settlement
-from hourbell.engine.operations.change import pause_abandoned, pause_job
+from hourbell.engine.operations.change import pause_job
 from hourbell.engine.operations.dead_letters import purge_dead_letter, replay_dead_letter
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import run_now

@@ -10,28 +10,17 @@ import pytest
 
 from hourbell.dispatch import SUCCEEDED, Settlement
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.pauses import pause_abandoned
 from hourbell.engine.life.reap import reap
 from hourbell.engine.life.settlement import settlement
-from hourbell.engine.operations.change import delete_job, pause_abandoned, pause_job
+from hourbell.engine.operations.change import delete_job, pause_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_target
 from hourbell.engine.operations.runs import cancel_execution, run_now
-from hourbell.engine.views.explain import (
-    Explanation,
-    Holder,
-    explain_execution,
-    explain_job,
-)
+from hourbell.engine.views.explain import Explanation, Holder, explain_execution, explain_job
 from hourbell.engine.views.job_details import PauseDetails, details_of
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.executions import (
-    Accepted,
-    ExecutionStatus,
-    Failed,
-    Reason,
-    Released,
-    Snoozed,
-)
+from hourbell.model.executions import Accepted, ExecutionStatus, Failed, Reason, Released, Snoozed
 from hourbell.model.ids import created_at
 from hourbell.model.jobs import Pause, decode_spec
 from hourbell.model.limits import Limits, RateLimit
@@ -180,9 +169,16 @@ async def no_worker(engine: Engine) -> Explanation:
 async def no_worker_for_task(engine: Engine) -> Explanation:
     await engine.database.value("delete from hourbell.sessions")
     await Hand.opened(engine, tasks=["other"])
-    job = await create(engine, one_time())
-    await admit_all(engine)
-    return await explain_job(engine, job.job_id)
+    waits = {
+        "runs the task mine": {"type": "TASK", "name": "mine"},
+        "runs webhooks": WEBHOOK,
+    }
+    for said, action in waits.items():
+        job = await create(engine, one_time(action=action))
+        await admit_all(engine)
+        explained = await explain_job(engine, job.job_id)
+        assert f"No live worker of its queue default {said}." in explained.message
+    return explained
 
 
 @reaches

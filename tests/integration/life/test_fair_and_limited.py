@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hourbell.actions.task import Context
 from hourbell.dispatch import Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_tenant
@@ -31,6 +29,7 @@ from hourbell.model.limits import QueueSettings, RateLimit, TenantSettings
 from hourbell.model.policies import Priority, RetryPolicy
 from hourbell.model.schedules import Once
 from hourbell.store.database import Connection
+from hourbell.testing.filling import create_one_time_jobs
 from integration.life.child import IMPATIENT
 from integration.life.children import Child, child
 from integration.life.support import (
@@ -326,7 +325,7 @@ insert into hourbell.due (run_at, id, tenant, queue, priority, key) select $1, i
 
 
 async def pages_of_a_round(engine: Engine, hand: Hand, connection: Connection) -> int:
-    """How many pages of the database the gate and a claim look at, for a thousand executions of somebody."""
+    """How many pages of the database the gate and a claim look at, for a thousand executions of one tenant."""
     await enqueue(engine, ["somebody"] * 1_000)
     session, now = hand.session, await engine.clock.now()
     pages = 0
@@ -403,7 +402,7 @@ async def test_a_limit_that_is_set_changed_or_removed_acts_within_a_second(engin
     """With the scheduler and the worker that ship, while executions take a tenth of a second each."""
     running, most = 0, 0
 
-    async def work(payload: object, context: Context) -> None:
+    async def work(payload: object, claimed: Claimed) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)

@@ -1,4 +1,4 @@
-"""The gate: one pass at a time, everything once; and overlap, which it decides (R7)."""
+"""The gate: one pass at a time, everything once; and overlap, which it decides."""
 
 import asyncio
 from datetime import timedelta
@@ -52,7 +52,7 @@ async def test_the_gate_run_twice_at_once_is_busy_the_second_time_and_doubles_no
 async def test_a_claim_while_the_gate_has_not_committed_does_not_leave_its_rows_behind(
     engine: Engine,
 ) -> None:
-    # Virtual time is the gate's: whoever moved it by what he sees would pass over what is about to appear below.
+    # Only the gate moves virtual time: another caller would skip what is about to appear below.
     await fill(engine, 10, one_time(tenant_id="early"))
     await admit_all(engine)
     hand = await Hand.opened(engine)

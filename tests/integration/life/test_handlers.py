@@ -11,15 +11,15 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from handlers import Handlers
 from hourbell.actions import Run
-from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch import Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
-from hourbell.model.executions import Execution, ExecutionStatus, Reason
+from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import Job, TaskAction, decode_spec
 from hourbell.worker import executions, watchdog
 from hourbell.worker.runtime import Worker, WorkerSettings
@@ -79,12 +79,12 @@ async def ended(engine: Engine, job: Job) -> Execution:
 # Cancelling oneself.
 
 
-async def cancel_myself(payload: object, context: Context) -> None:
+async def cancel_myself(payload: object, claimed: Claimed) -> None:
     _cancel_my_task()
     await asyncio.sleep(0)
 
 
-async def cancel_myself_and_go_on(payload: object, context: Context) -> None:
+async def cancel_myself_and_go_on(payload: object, claimed: Claimed) -> None:
     """As some older libraries do: the cancellation is caught, the task's count of them stays up."""
     _cancel_my_task()
     try:
@@ -93,18 +93,18 @@ async def cancel_myself_and_go_on(payload: object, context: Context) -> None:
         return
 
 
-async def cancel_myself_and_end(payload: object, context: Context) -> None:
+async def cancel_myself_and_end(payload: object, claimed: Claimed) -> None:
     """Without a moment at which the cancellation could reach us."""
     _cancel_my_task()
 
 
-async def await_what_is_cancelled(payload: object, context: Context) -> None:
+async def await_what_is_cancelled(payload: object, claimed: Claimed) -> None:
     future = asyncio.get_running_loop().create_future()
     future.cancel()
     await future
 
 
-async def suspend(payload: object, context: Context) -> None:
+async def suspend(payload: object, claimed: Claimed) -> None:
     await asyncio.sleep(0)
 
 
@@ -149,7 +149,7 @@ async def test_a_runner_that_somebody_cancels_between_two_executions_is_replaced
 ) -> None:
     runners: list[asyncio.Task[None]] = []
 
-    async def give_away_my_task(payload: object, context: Context) -> None:
+    async def give_away_my_task(payload: object, claimed: Claimed) -> None:
         runners.append(asyncio.current_task())  # type: ignore[arg-type]
 
     async with working(engine, {"open": give_away_my_task}, slots=1):
@@ -184,13 +184,13 @@ async def test_a_worker_that_is_cancelled_leaves_no_task_behind(engine: Engine) 
     began = asyncio.Event()
     tasks: list[asyncio.Task[None]] = []
 
-    async def wait(payload: object, context: Context) -> None:
+    async def wait(payload: object, claimed: Claimed) -> None:
         tasks.append(asyncio.current_task())  # type: ignore[arg-type]
         began.set()
         await asyncio.Event().wait()
 
     await ready(engine, "wait")
-    actions = {TaskAction: TaskRunner({"wait": wait})}
+    actions = {TaskAction: Handlers({"wait": wait})}
     worker = Worker(PostgresDispatch(engine), actions, WorkerSettings(name="test"))
     running = asyncio.create_task(worker.run())
     await began.wait()
@@ -213,7 +213,7 @@ class Stubborn:
         self.times_told = 0
         self.gives_in = asyncio.Event()
 
-    async def run(self, payload: object, context: Context) -> str:
+    async def run(self, payload: object, claimed: Claimed) -> str:
         self.began.set()
         while not self.gives_in.is_set():
             try:
@@ -282,7 +282,7 @@ async def test_a_lost_handler_that_will_not_stop_is_told_again_and_keeps_its_slo
         assert await places(engine) == {"ready": 1}
         stubborn.gives_in.set()
         await ended(engine, other)
-    assert await fates(engine) == {"SUCCEEDED": 1}  # the other; this one is somebody else's
+    assert await fates(engine) == {"SUCCEEDED": 1}  # the other; this one belongs to another session
 
 
 async def test_a_drain_does_not_wait_for_a_handler_whose_outcome_is_recorded(
@@ -305,10 +305,10 @@ async def test_a_drain_does_not_wait_for_a_handler_whose_outcome_is_recorded(
 async def test_a_plain_handler_starts_at_once_however_many_others_hang(
     engine: Engine, let_go: threading.Event
 ) -> None:
-    def hang(payload: object, context: Context) -> None:
+    def hang(payload: object, claimed: Claimed) -> None:
         let_go.wait()
 
-    def quick(payload: object, context: Context) -> str:
+    def quick(payload: object, claimed: Claimed) -> str:
         return "done"
 
     await fill(engine, 50, one_time("hang", timeout_seconds=1, retry_policy=NEVER))
@@ -330,7 +330,7 @@ async def test_a_thread_that_goes_on_after_its_timeout_keeps_its_slot_until_it_e
 ) -> None:
     hung = 0
 
-    def hang(payload: object, context: Context) -> None:
+    def hang(payload: object, claimed: Claimed) -> None:
         nonlocal hung
         hung += 1
         let_go.wait()
@@ -359,7 +359,7 @@ async def test_a_thread_that_goes_on_after_its_timeout_keeps_its_slot_until_it_e
 async def test_a_drain_does_not_wait_for_a_thread_that_hangs(
     engine: Engine, let_go: threading.Event
 ) -> None:
-    def hang(payload: object, context: Context) -> None:
+    def hang(payload: object, claimed: Claimed) -> None:
         let_go.wait()
 
     job = await ready(engine, "hang", timeout_seconds=1)
@@ -371,26 +371,21 @@ async def test_a_drain_does_not_wait_for_a_thread_that_hangs(
 
 _HANGS = """
 import asyncio, threading
-from datetime import UTC, datetime
-from hourbell.actions import Run
-from hourbell.actions.task import TaskRunner
-from hourbell.model.executions import Claimed
-from hourbell.model.jobs import TaskAction
+from hourbell.actions.threads import Threads
 
 hangs = threading.Event()
 
-def hang(payload, context):
+def hang():
     hangs.set()
     threading.Event().wait()
 
 async def main():
-    runner = TaskRunner({"hang": hang})
-    claimed = Claimed(1, 1, "default", 1, 1, datetime.now(UTC).timestamp(), None, b"")
-    running = asyncio.create_task(runner.run(TaskAction(name="hang"), Run(claimed, None, 1.0, None)))
+    threads = Threads()
+    running = asyncio.create_task(threads.run(hang))
     await asyncio.to_thread(hangs.wait)
     running.cancel()
     await asyncio.wait([running])
-    runner.close()
+    threads.close()
     print("cancelled" if running.cancelled() else "not cancelled")
 
 asyncio.run(main())
@@ -413,13 +408,13 @@ async def test_a_thread_is_used_again_and_ends_when_the_runner_of_tasks_is_close
 ) -> None:
     threads: set[threading.Thread] = set()
 
-    def note(payload: object, context: Context) -> None:
+    def note(payload: object, claimed: Claimed) -> None:
         threads.add(threading.current_thread())
 
     await fill(engine, 5, one_time("note"))
     await admit_all(engine)
     hand = await Hand.opened(engine)
-    tasks = TaskRunner({"note": note})
+    tasks = Handlers({"note": note})
     for claimed in await hand.claim_all():
         spec = decode_spec(claimed.spec)
         assert isinstance(spec.action, TaskAction)
@@ -443,7 +438,7 @@ class Unwritable(Exception):
 async def test_whatever_a_plain_handler_raises_is_its_own_failure(
     engine: Engine, exception: type[BaseException]
 ) -> None:
-    def broken(payload: object, context: Context) -> None:
+    def broken(payload: object, claimed: Claimed) -> None:
         raise exception("mine")
 
     kind = exception.__name__

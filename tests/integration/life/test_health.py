@@ -136,7 +136,7 @@ async def test_a_system_that_nobody_leads_for_longer_than_a_change_takes_is_not_
     assert await check_database(engine) == WELL | {"leader": False}
     async with scheduling(engine) as leader:
         await leads(leader)
-    assert await check_database(engine) == WELL  # somebody else may be taking over
+    assert await check_database(engine) == WELL  # another node may be taking over
 
     async def vacant() -> bool:
         return await check_database(engine) == WELL | {"leader": False}

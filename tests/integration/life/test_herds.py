@@ -14,10 +14,11 @@ from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.due_counts import DueCounts
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_batch, create_one_time_jobs
+from hourbell.engine.life.create import create_batch
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import Job
+from hourbell.testing.filling import create_one_time_jobs
 from integration.life.support import (
     Hand,
     admit_all,

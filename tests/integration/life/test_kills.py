@@ -117,7 +117,7 @@ async def everything_has_its_fate(engine: Engine, acknowledged: list[str], log: 
     one_timers = [row for row in rows if row["job"] == row["id"] and row["origin"] == 0]
     assert len(one_timers) == JOBS + len(DEADLINES) + 7
 
-    # Of every success of the two jobs that wish it somebody was told once.
+    # Every success of the two jobs with notifications was delivered once.
     bodies = [json.loads(row["spec"])["action"]["body"] for row in rows if row["origin"] == 3]
     told = [body["execution_id"] for body in bodies if body["event"] == "success"]
     worth_telling = {row["id"] for row in rows if row["job"] in (steady, once)} & succeeded

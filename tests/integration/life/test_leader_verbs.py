@@ -17,20 +17,17 @@ from msgspec.structs import replace
 from hourbell.engine.core import Engine
 from hourbell.engine.leader import scheduler
 from hourbell.engine.leader.activity import count_minutes
+from hourbell.engine.leader.bulk_operations import forget_operations, run_operations
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.pauses import pause_abandoned
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
 from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import make_partitions, run_housekeeping
-from hourbell.engine.operations.bulk_operations import (
-    create_operation,
-    forget_operations,
-    run_operations,
-    stop_operation,
-)
-from hourbell.engine.operations.change import pause_abandoned, pause_job
+from hourbell.engine.operations.bulk_operations import create_operation, stop_operation
+from hourbell.engine.operations.change import pause_job
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.engine.operations.execution_groups import close_group, create_group
 from hourbell.engine.operations.idempotency import Write

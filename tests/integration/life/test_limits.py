@@ -349,8 +349,8 @@ async def test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted(stil
     await plan_all(still)
     await travel(still, at("10:00:59"))
     await admit_all(still)
-    async with in_transaction(still) as somebody:
-        await somebody.database.fetch("select from hourbell.jobs for no key update")
+    async with in_transaction(still) as other:
+        await other.database.fetch("select from hourbell.jobs for no key update")
         deleting = asyncio.create_task(delete_job(still, job.job_id, Write()))  # by the time of now
         await somebody_waits(still, "change_job")
         await travel(still, at("10:01:00"))

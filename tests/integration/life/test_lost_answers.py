@@ -1,4 +1,4 @@
-"""The answer is lost after the commit: whoever asks again gets the same, and nothing is doubled."""
+"""The answer is lost after the commit: a repeated call gets the same answer, and nothing is doubled."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hourbell.actions.task import Context
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
@@ -20,6 +19,7 @@ from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
 from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import configure
 from hourbell.model.errors import IdempotencyKeyReused, StoreUnavailable
+from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, JobStatus
 from integration.life.support import (
     Fate,
@@ -327,10 +327,10 @@ async def test_an_expiry_whose_answer_was_lost_is_recorded_once(still: Engine) -
 
 async def test_a_worker_that_loses_answers_runs_everything_once(engine: Engine) -> None:
     """Some answers of every kind are lost, and no execution is started twice."""
-    started: Counter[str] = Counter()
+    started: Counter[int] = Counter()
 
-    async def count(payload: object, context: Context) -> None:
-        started[context.execution_id] += 1
+    async def count(payload: object, claimed: Claimed) -> None:
+        started[claimed.execution_id] += 1
         await asyncio.sleep(0.02)
 
     configure(

@@ -1,4 +1,4 @@
-"""Dead-man switches: an alert when a job has had no success within its grace, one for each outage (R31).
+"""Dead-man switches: an alert when a job has had no success within its grace, one for each outage.
 
 The clock stands still and is moved by hand. Jobs run every hour, at half a minute past, and are given ten minutes.
 """

@@ -1,4 +1,4 @@
-"""Notifications: whoever wishes to be told is told, once for each event, whatever dies (R29)."""
+"""Notifications: each event is delivered once to every subscriber, whatever dies."""
 
 import asyncio
 from collections.abc import Sequence

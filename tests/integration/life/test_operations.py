@@ -10,13 +10,13 @@ import pytest
 
 from hourbell.dispatch import DEAD, Settlement
 from hourbell.engine.core import Engine
-from hourbell.engine.operations import bulk_operations
+from hourbell.engine.leader import bulk_operations
+from hourbell.engine.leader.bulk_operations import run_operations
 from hourbell.engine.operations.bulk_operations import (
     Operation,
     create_operation,
     get_operation,
     preview_operation,
-    run_operations,
     stop_operation,
 )
 from hourbell.engine.operations.change import pause_job, update_job

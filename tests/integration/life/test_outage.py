@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 import services
-from hourbell.actions.task import Context
 from hourbell.engine.core import Engine, Times
 from hourbell.failpoints import configure
+from hourbell.model.executions import Claimed
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 from integration.life.support import (
@@ -94,15 +94,15 @@ class Runs:
     """Handlers that note every start, and take as long as their payload says."""
 
     def __init__(self) -> None:
-        self.started: Counter[str] = Counter()
-        self.interrupted: list[str] = []
+        self.started: Counter[int] = Counter()
+        self.interrupted: list[int] = []
 
-    async def work(self, payload: float, context: Context) -> None:
-        self.started[context.execution_id] += 1
+    async def work(self, payload: float, claimed: Claimed) -> None:
+        self.started[claimed.execution_id] += 1
         try:
             await asyncio.sleep(payload)
         except asyncio.CancelledError:
-            self.interrupted.append(context.execution_id)
+            self.interrupted.append(claimed.execution_id)
             raise
 
 

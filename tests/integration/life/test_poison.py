@@ -1,4 +1,4 @@
-"""A job that kills its worker, among 499 that do not (S9, R27)."""
+"""A job that kills its worker, among 499 that do not."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a job's owner may say about its runs, and that it is kept: R1, R5, R6, R7, R25, R28."""
+"""The policies of a job: misfires, retries, overlaps, deadlines, delivery, and the window of its runs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hourbell.actions.task import Context
 from hourbell.dispatch import RETRY, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life.plan import end_memberships
@@ -21,7 +20,7 @@ from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, InvalidInput
-from hourbell.model.executions import ExecutionStatus, Reason
+from hourbell.model.executions import Claimed, ExecutionStatus, Reason
 from hourbell.model.jobs import Job, JobStatus
 from hourbell.store.function_set import connect
 from integration.life.support import (
@@ -85,12 +84,12 @@ class Failing:
         self._left = times
         self._error = error
         self.at: list[datetime] = []
-        self.contexts: list[Context] = []
+        self.claims: list[Claimed] = []
 
     def of(self, engine: Engine) -> Any:
-        async def run(payload: object, context: Context) -> None:
+        async def run(payload: object, claimed: Claimed) -> None:
             self.at.append(await engine.clock.now())
-            self.contexts.append(context)
+            self.claims.append(claimed)
             if self._left > 0:
                 self._left -= 1
                 raise self._error("not yet")
@@ -128,8 +127,8 @@ async def test_retries_wait_as_their_list_says_and_then_it_is_dead(impatient: En
     first, second, third = handler.at
     assert second - first < timedelta(seconds=2.9)
     assert timedelta(seconds=3) <= third - second
-    assert len({context.execution_id for context in handler.contexts}) == 1
-    fences = [context.fence for context in handler.contexts]
+    assert len({claimed.execution_id for claimed in handler.claims}) == 1
+    fences = [claimed.fence for claimed in handler.claims]
     assert fences == sorted(set(fences))
     assert await impatient.database.value("select count(*) from hourbell.dead_letters") == 1
 
@@ -228,7 +227,7 @@ async def test_what_has_not_finished_in_time_is_dead_wherever_it_is(still: Engin
 
 
 async def test_a_handler_is_stopped_at_the_total_deadline(impatient: Engine) -> None:
-    async def endless(payload: object, context: Context) -> None:
+    async def endless(payload: object, claimed: Claimed) -> None:
         await asyncio.Event().wait()
 
     job = await create(impatient, one_time("endless", deadline_seconds=1))
@@ -429,7 +428,7 @@ async def test_an_update_never_makes_a_run_for_the_past_and_never_loses_the_next
 
 
 async def cancelled_ahead(still: Engine) -> tuple[Job, datetime]:
-    """A job of every ten seconds, planned ahead, whose run of 0:30 somebody has cancelled."""
+    """A job of every ten seconds, planned ahead, whose run of 0:30 a user has cancelled."""
     job = await create(still, recurring("*/10 * * * * *"))
     await plan_all(still)
     ahead = START + timedelta(seconds=30)

@@ -12,7 +12,6 @@ import pytest
 from hourbell.actions import Run
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
@@ -22,6 +21,7 @@ from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Claimed, Succeeded
 from hourbell.model.jobs import WebhookAction
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings, default_burst
+from hourbell.testing.filling import create_one_time_jobs
 from integration.life.rates import check_starts, needed_burst
 from integration.life.support import (
     START,

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from hourbell.actions import Run
-from hourbell.actions.task import Context
 from hourbell.dispatch import INTERRUPTED, SNOOZED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
@@ -83,7 +82,7 @@ async def test_a_run_that_a_stop_interrupts_is_ready_at_once_and_loses_no_attemp
 ) -> None:
     began = asyncio.Event()
 
-    async def work(payload: object, context: Context) -> None:
+    async def work(payload: object, claimed: Claimed) -> None:
         began.set()
         await asyncio.Event().wait()
 
@@ -105,7 +104,7 @@ async def test_a_run_that_a_stop_interrupts_is_ready_at_once_and_loses_no_attemp
 async def test_a_handler_that_fails_because_it_was_stopped_is_interrupted(engine: Engine) -> None:
     began = asyncio.Event()
 
-    async def work(payload: object, context: Context) -> None:
+    async def work(payload: object, claimed: Claimed) -> None:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -122,7 +121,7 @@ async def test_a_handler_that_fails_because_it_was_stopped_is_interrupted(engine
 async def test_a_thread_that_a_stop_cannot_end_is_interrupted(engine: Engine) -> None:
     began, go_on = threading.Event(), threading.Event()
 
-    def work(payload: object, context: Context) -> None:
+    def work(payload: object, claimed: Claimed) -> None:
         began.set()
         go_on.wait(PATIENCE_SECONDS)
 

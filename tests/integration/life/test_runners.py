@@ -8,11 +8,10 @@ from contextvars import ContextVar
 import pytest
 from msgspec.structs import replace
 
-from hourbell.actions.task import Context
 from hourbell.engine.core import Engine
 from hourbell.engine.views.executions import get_execution
 from hourbell.failpoints import barrier
-from hourbell.model.executions import Execution, ExecutionStatus
+from hourbell.model.executions import Claimed, Execution, ExecutionStatus
 from hourbell.model.jobs import Job
 from hourbell.worker.runners import YIELD_SECONDS
 from integration.life.support import (
@@ -68,7 +67,7 @@ def my_task() -> asyncio.Task[None]:
 # What a handler may use.
 
 
-async def time_out_inside(payload: object, context: Context) -> str:
+async def time_out_inside(payload: object, claimed: Claimed) -> str:
     try:
         async with asyncio.timeout(0.01):
             await asyncio.Event().wait()
@@ -78,7 +77,7 @@ async def time_out_inside(payload: object, context: Context) -> str:
     return "not reached"
 
 
-async def wait_for_something(payload: object, context: Context) -> str:
+async def wait_for_something(payload: object, claimed: Claimed) -> str:
     try:
         await asyncio.wait_for(asyncio.Event().wait(), 0.01)
     except TimeoutError:
@@ -86,7 +85,7 @@ async def wait_for_something(payload: object, context: Context) -> str:
     return "not reached"
 
 
-async def run_a_group(payload: object, context: Context) -> str:
+async def run_a_group(payload: object, claimed: Claimed) -> str:
     async def part(number: int) -> int:
         await asyncio.sleep(0)
         return number
@@ -96,7 +95,7 @@ async def run_a_group(payload: object, context: Context) -> str:
     return str([part.result() for part in parts])
 
 
-async def run_a_group_that_fails(payload: object, context: Context) -> str:
+async def run_a_group_that_fails(payload: object, claimed: Claimed) -> str:
     async def fail() -> None:
         raise LookupError("a part")
 
@@ -109,7 +108,7 @@ async def run_a_group_that_fails(payload: object, context: Context) -> str:
     return "failed"
 
 
-async def keep_my_task(payload: object, context: Context) -> str:
+async def keep_my_task(payload: object, claimed: Claimed) -> str:
     before = my_task()
     await asyncio.sleep(0)
     return str(before is my_task() and before in asyncio.all_tasks())
@@ -135,7 +134,7 @@ async def test_a_handler_has_a_task_like_any_other(engine: Engine, handler, resu
 async def test_handlers_that_do_not_wait_share_a_task(engine: Engine) -> None:
     tasks: list[asyncio.Task[None]] = []
 
-    async def note(payload: object, context: Context) -> None:
+    async def note(payload: object, claimed: Claimed) -> None:
         tasks.append(my_task())
 
     await fill(engine, 100, one_time("note"))
@@ -153,26 +152,26 @@ async def fates_are(engine: Engine, **expected: int) -> bool:
 # Context variables.
 
 
-async def set_and_forget(payload: object, context: Context) -> str:
+async def set_and_forget(payload: object, claimed: Claimed) -> str:
     """The variable is set across a suspension, and in tasks that the handler starts."""
     seen = TENANT.get()
     TENANT.set("mine")
     await asyncio.sleep(0)
-    inside = await asyncio.create_task(read(payload, context))
+    inside = await asyncio.create_task(read(payload, claimed))
     return f"{seen} {TENANT.get()} {inside}"
 
 
-async def set_without_waiting(payload: object, context: Context) -> str:
+async def set_without_waiting(payload: object, claimed: Claimed) -> str:
     seen = TENANT.get()
     TENANT.set("mine")
     return seen
 
 
-async def read(payload: object, context: Context) -> str:
+async def read(payload: object, claimed: Claimed) -> str:
     return TENANT.get()
 
 
-def read_in_a_thread(payload: object, context: Context) -> str:
+def read_in_a_thread(payload: object, claimed: Claimed) -> str:
     return TENANT.get()
 
 
@@ -183,7 +182,7 @@ class Incomparable:
     __hash__ = None  # type: ignore[assignment]
 
 
-async def set_what_cannot_be_compared(payload: object, context: Context) -> str:
+async def set_what_cannot_be_compared(payload: object, claimed: Claimed) -> str:
     seen = TENANT.get()
     TENANT.set(Incomparable())  # type: ignore[arg-type]
     return seen
@@ -220,7 +219,7 @@ async def test_a_handler_that_restores_its_context_variables_keeps_its_runner(
 ) -> None:
     tasks: list[asyncio.Task[None]] = []
 
-    async def restore(payload: object, context: Context) -> None:
+    async def restore(payload: object, claimed: Claimed) -> None:
         tasks.append(my_task())
         token = TENANT.set("mine")
         await asyncio.sleep(0)
@@ -235,7 +234,7 @@ async def test_a_handler_that_restores_its_context_variables_keeps_its_runner(
 # Timeouts.
 
 
-async def wait_forever(payload: object, context: Context) -> None:
+async def wait_forever(payload: object, claimed: Claimed) -> None:
     await asyncio.Event().wait()
 
 
@@ -256,7 +255,7 @@ async def test_a_short_timeout_counts_although_longer_ones_began_before(engine: 
 
 
 async def test_many_timeouts_at_once_stop_all_of_them_and_nothing_else(engine: Engine) -> None:
-    async def quick(payload: object, context: Context) -> None:
+    async def quick(payload: object, claimed: Claimed) -> None:
         await asyncio.sleep(0)
 
     await fill(engine, 500, one_time("wait", timeout_seconds=1, retry_policy=NEVER))
@@ -271,11 +270,11 @@ async def test_many_timeouts_at_once_stop_all_of_them_and_nothing_else(engine: E
 async def test_a_handler_that_blocks_is_stopped_when_it_waits_and_not_before(
     engine: Engine,
 ) -> None:
-    async def block(payload: object, context: Context) -> str:
+    async def block(payload: object, claimed: Claimed) -> str:
         time.sleep(1.2)  # noqa: ASYNC251
         return "too late, but done"
 
-    async def block_and_wait(payload: object, context: Context) -> None:
+    async def block_and_wait(payload: object, claimed: Claimed) -> None:
         time.sleep(1.2)  # noqa: ASYNC251
         await asyncio.Event().wait()
 
@@ -297,7 +296,7 @@ async def test_handlers_that_never_wait_let_other_tasks_run_between_them(engine:
             turns += 1
             await asyncio.sleep(0)
 
-    async def compute(payload: object, context: Context) -> None:
+    async def compute(payload: object, claimed: Claimed) -> None:
         seen.append(turns)
         time.sleep(2 * YIELD_SECONDS)  # noqa: ASYNC251
 
@@ -318,7 +317,7 @@ async def test_executions_are_claimed_and_run_while_outcomes_are_being_settled(
 ) -> None:
     started = asyncio.Semaphore(0)
 
-    async def note(payload: object, context: Context) -> None:
+    async def note(payload: object, claimed: Claimed) -> None:
         started.release()
 
     async with working(engine, {"note": note}):
@@ -335,7 +334,7 @@ async def test_executions_are_claimed_and_run_while_outcomes_are_being_settled(
 async def test_executions_run_and_are_settled_while_a_claim_is_under_way(engine: Engine) -> None:
     began, release = asyncio.Event(), asyncio.Event()
 
-    async def wait(payload: object, context: Context) -> None:
+    async def wait(payload: object, claimed: Claimed) -> None:
         began.set()
         await release.wait()
 

@@ -1,4 +1,4 @@
-"""A client that stops inside a call keeps its locks, maybe for ever. Nobody may wait for it.
+"""A client that stops inside a call keeps its locks, maybe forever. No other may wait for it.
 
 A stopped process and one that stands at a failpoint are the same to the database: a transaction
 that is open and silent. The first part lets operations stand before their commit, each against
@@ -423,10 +423,8 @@ async def test_a_client_that_stops_over_the_head_of_a_key_does_not_stop_the_key(
     hand = await Hand.opened(still)
     await admit_all(still)
     [head] = await queued(still, 1, concurrency_key="k")
-    async with in_transaction(still) as somebody:
-        assert await somebody.database.value(
-            "select hourbell.remove_waiting(array[$1::bigint])", head
-        )
+    async with in_transaction(still) as other:
+        assert await other.database.value("select hourbell.remove_waiting(array[$1::bigint])", head)
         await travel(still, START + SECOND)
         await admit_all(still)
         [second] = await queued(still, 1, concurrency_key="k")

@@ -17,10 +17,11 @@ from hourbell.actions.webhook import WebhookRunner
 from hourbell.dispatch import SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.pauses import pause_abandoned
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.life.settlement import ACCEPTED, GONE, RELEASED, settlement
-from hourbell.engine.operations.change import pause_abandoned, resume_job, update_job
+from hourbell.engine.operations.change import resume_job, update_job
 from hourbell.engine.operations.completions import complete, end_overdue
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.monitors import create_monitor

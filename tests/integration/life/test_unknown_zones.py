@@ -15,15 +15,10 @@ import tzdata
 
 from hourbell.documents.render import render_job
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.pauses import pause_abandoned
 from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import update_tz_version
-from hourbell.engine.operations.change import (
-    delete_job,
-    pause_abandoned,
-    pause_job,
-    resume_job,
-    update_job,
-)
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.monitors import create_monitor
 from hourbell.engine.operations.runs import backfill, run_now

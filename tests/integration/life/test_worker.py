@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from hourbell.actions.task import Context, TaskRunner
+from handlers import Handlers
 from hourbell.dispatch import HeartbeatResult, Session
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
@@ -21,7 +21,7 @@ from hourbell.engine.operations.limits import set_queue
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.failpoints import barrier, configure
-from hourbell.model.executions import Execution, ExecutionStatus, Reason
+from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import TaskAction
 from hourbell.model.limits import QueueSettings, RateLimit
 from hourbell.worker.runtime import Worker, WorkerSettings
@@ -54,19 +54,19 @@ class Work:
     """A handler that waits to be let go, and tells what happens to its runs."""
 
     def __init__(self) -> None:
-        self.started: list[Context] = []
-        self.cancelled: list[Context] = []
-        self.finished: list[Context] = []
+        self.started: list[Claimed] = []
+        self.cancelled: list[Claimed] = []
+        self.finished: list[Claimed] = []
         self.let_go = asyncio.Event()
 
-    async def __call__(self, payload: object, context: Context) -> None:
-        self.started.append(context)
+    async def __call__(self, payload: object, claimed: Claimed) -> None:
+        self.started.append(claimed)
         try:
             await self.let_go.wait()
         except asyncio.CancelledError:
-            self.cancelled.append(context)
+            self.cancelled.append(claimed)
             raise
-        self.finished.append(context)
+        self.finished.append(claimed)
 
     async def has_started(self, number: int = 1) -> None:
         await eventually(lambda: _async(len(self.started) >= number))
@@ -74,9 +74,9 @@ class Work:
     async def was_cancelled(self, number: int = 1) -> None:
         await eventually(lambda: _async(len(self.cancelled) >= number))
 
-    async def run(self, payload: object, context: Context) -> None:
+    async def run(self, payload: object, claimed: Claimed) -> None:
         """As a coroutine function, which handlers have to be."""
-        await self(payload, context)
+        await self(payload, claimed)
 
 
 async def _async(value: bool) -> bool:
@@ -120,7 +120,7 @@ async def test_a_worker_renews_its_session_three_times_a_lease(database: str) ->
 
     async with open_engine(database, replace(TIMES, lease_seconds=1.5)) as engine:
         settings = WorkerSettings(name="counted", lease_seconds=1.5)
-        worker = Worker(Counted(engine), {TaskAction: TaskRunner({})}, settings)
+        worker = Worker(Counted(engine), {TaskAction: Handlers({})}, settings)
         running = asyncio.create_task(worker.run())
         await eventually(lambda: _async(len(beats) >= 6))
         worker.stop()
@@ -182,7 +182,7 @@ async def test_a_handler_that_succeeds_although_it_was_cancelled_has_succeeded(
 ) -> None:
     asked = asyncio.Event()
 
-    async def stubborn(payload: object, context: Context) -> str:
+    async def stubborn(payload: object, claimed: Claimed) -> str:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -222,7 +222,7 @@ async def test_a_lost_session_cancels_all_its_work_and_another_takes_it_up(
         await work.has_started(2)  # by the same worker, in its new session
         work.let_go.set()
         execution = await ended(engine, number)
-    assert [context.attempt for context in work.started] == [1, 2]
+    assert [claimed.attempt for claimed in work.started] == [1, 2]
     assert work.started[0].fence < work.started[1].fence
     assert work.started[0].execution_id == work.started[1].execution_id
     assert execution.status is ExecutionStatus.SUCCEEDED
@@ -232,9 +232,9 @@ async def test_a_lost_session_cancels_all_its_work_and_another_takes_it_up(
 async def test_an_attempt_that_was_lost_counts_among_the_retries(engine: Engine) -> None:
     started: list[int] = []
 
-    async def fail_at_last(payload: object, context: Context) -> None:
-        started.append(context.attempt)
-        if context.attempt == 1:
+    async def fail_at_last(payload: object, claimed: Claimed) -> None:
+        started.append(claimed.attempt)
+        if claimed.attempt == 1:
             await asyncio.Event().wait()
         raise RuntimeError("it did not work")
 
@@ -309,7 +309,7 @@ async def test_an_outcome_that_comes_too_late_does_not_end_the_hold_on_its_next_
         assert await places(engine) == {"leased": 1}  # nobody gave it back
         work.let_go.set()
         await ended(engine, number)
-    assert [context.attempt for context in work.started] == [1, 2]
+    assert [claimed.attempt for claimed in work.started] == [1, 2]
 
 
 async def test_many_outcomes_do_not_wait_for_a_settle_that_is_under_way(engine: Engine) -> None:
@@ -374,7 +374,7 @@ async def test_a_claim_made_in_a_new_session_is_numbered_anew(engine: Engine) ->
 
 
 async def test_a_handler_that_raises_a_cancellation_of_its_own_has_failed(engine: Engine) -> None:
-    async def broken(payload: object, context: Context) -> None:
+    async def broken(payload: object, claimed: Claimed) -> None:
         inner = asyncio.create_task(asyncio.sleep(60))
         inner.cancel()
         await inner
@@ -394,7 +394,7 @@ async def test_a_handler_that_raises_a_cancellation_of_its_own_has_failed(engine
 async def test_whatever_a_handler_raises_is_its_own_failure(
     engine: Engine, exception: type[BaseException]
 ) -> None:
-    async def broken(payload: object, context: Context) -> None:
+    async def broken(payload: object, claimed: Claimed) -> None:
         raise exception("mine")
 
     job = await create(engine, one_time("broken", retry_policy={"max_retries": 0}))
@@ -403,6 +403,20 @@ async def test_whatever_a_handler_raises_is_its_own_failure(
         execution = await ended(engine, job.job_id)
         assert execution.status is ExecutionStatus.DEAD
         assert execution.error == f"{exception.__name__}: mine"
+
+
+async def test_an_action_that_a_worker_does_not_run_is_a_failure_that_says_so(
+    engine: Engine,
+) -> None:
+    job = await create(engine, one_time(retry_policy={"max_retries": 0}))
+    await admit_all(engine)
+    worker = Worker(PostgresDispatch(engine), {}, WorkerSettings(name="webhooks only"))
+    running = asyncio.create_task(worker.run())
+    execution = await ended(engine, job.job_id)
+    worker.stop()
+    await running
+    assert execution.attempts[0].kind == "unknown_task"
+    assert execution.error == "This worker runs no actions of the type TASK."
 
 
 @pytest.mark.parametrize("point", ["claim", "heartbeat", "settle", "admit"])
@@ -420,11 +434,11 @@ async def test_a_call_that_fails_for_an_unknown_reason_does_not_end_the_worker(
 async def test_a_drain_finishes_what_runs_and_gives_back_what_is_not_started(
     engine: Engine,
 ) -> None:
-    begun: list[str] = []
+    begun: list[int] = []
     stop: Callable[[], None] = lambda: None  # noqa: E731
 
-    async def work(payload: object, context: Context) -> None:
-        begun.append(context.execution_id)
+    async def work(payload: object, claimed: Claimed) -> None:
+        begun.append(claimed.execution_id)
         stop()
         await asyncio.sleep(0.05)
 
@@ -461,7 +475,7 @@ async def test_a_drain_never_gives_back_what_was_started_and_may_run_once_only(
 ) -> None:
     began, ended_at_last = asyncio.Event(), asyncio.Event()
 
-    async def stubborn(payload: object, context: Context) -> None:
+    async def stubborn(payload: object, claimed: Claimed) -> None:
         began.set()
         while not ended_at_last.is_set():
             try:
@@ -485,13 +499,13 @@ async def test_a_handler_that_cleans_up_at_the_end_of_a_drain_loses_no_attempt(
 ) -> None:
     began, cleaned = asyncio.Event(), []
 
-    async def uploading(payload: object, context: Context) -> None:
+    async def uploading(payload: object, claimed: Claimed) -> None:
         began.set()
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(1.5)  # longer than a moment, shorter than what it is granted
-            cleaned.append(context.execution_id)
+            cleaned.append(claimed.execution_id)
 
     await create(engine, one_time("uploading"))
     await admit_all(engine)
@@ -509,7 +523,7 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others(
 ) -> None:
     barrier = threading.Event()
 
-    def blocking(payload: object, context: Context) -> str:
+    def blocking(payload: object, claimed: Claimed) -> str:
         barrier.wait(PATIENCE_SECONDS)
         return threading.current_thread().name
 

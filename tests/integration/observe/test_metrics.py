@@ -19,10 +19,12 @@ import pytest
 import services
 from conftest import DatabaseMaker
 from exposition import Metric, parsed
+from hourbell import App
 from hourbell.compose import ALL_ROLES, running
 from hourbell.engine.codes import FATES
 from hourbell.engine.views import cell_metrics
 from hourbell.model.policies import Priority
+from hourbell.sdk.running import entered
 from hourbell.security.egress import LOOPBACK
 from hourbell.settings import Settings
 from integration.life.support import eventually
@@ -69,15 +71,15 @@ class Rest(NamedTuple):
     epoch: int
 
 
-async def succeeds(payload: object, context: object) -> None: ...
+async def succeeds() -> None: ...
 
 
-async def fails(payload: object, context: object) -> None:
+async def fails() -> None:
     raise ValueError("bad")
 
 
 def job(task: str, **fields: Any) -> dict[str, Any]:
-    action = {"type": "TASK", "name": task}
+    action = {"type": "TASK", "name": f"shop.{task}"}
     once = {"delay_seconds": 0}
     return {"name": "job", "type": "ONE_TIME", "schedule": once, "action": action} | fields
 
@@ -156,10 +158,14 @@ async def rest(
 ) -> Rest:
     seen = asyncio.Event()
 
-    async def waits(payload: object, context: object) -> None:
+    app = App("shop")
+
+    @app.task(name="waits")
+    async def waits() -> None:
         await seen.wait()
 
-    handlers = {"succeeds": succeeds, "fails": fails, "waits": waits}
+    app.task(name="succeeds")(succeeds)
+    app.task(name="fails")(fails)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with new_database(postgres) as dsn:
@@ -175,7 +181,8 @@ async def rest(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cell_metrics, "FRESH_SECONDS", 0.0)
             async with (
-                running(dsn, settings, ALL_ROLES, handlers),
+                entered(app) as tasks,
+                running(dsn, settings, ALL_ROLES, tasks),
                 aiohttp.ClientSession(url) as http,
             ):
                 await create_work(Api(http), url)
@@ -239,8 +246,8 @@ def test_deliveries_are_the_attempts_of_each_tenant(rest: Rest) -> None:
 def test_each_run_has_its_time_and_each_first_start_its_delay(rest: Rest) -> None:
     metrics, attempts = rest.metrics, sum(rest.attempts.values())
     runs = metrics["hourbell_run_duration_seconds"]
-    assert runs.value("_count", task="succeeds") == 20
-    assert runs.value("_count", task="fails") == 5
+    assert runs.value("_count", task="shop.succeeds") == 20
+    assert runs.value("_count", task="shop.fails") == 5
     assert runs.value("_count", task="@webhook") == 2
     delays = metrics["hourbell_schedule_delay_seconds"]
     assert delays.value("_count") == attempts  # none has been tried again

@@ -145,7 +145,7 @@ async def whole_system(database: str) -> AsyncIterator[Api]:
         worker_queues="default",
     )
     async with (
-        running(database, settings, ALL_ROLES, handlers={}),
+        running(database, settings, ALL_ROLES),
         aiohttp.ClientSession() as http,
     ):
         yield Api(http, f"http://127.0.0.1:{port}")

@@ -20,7 +20,7 @@ from typing import Any
 
 import asyncpg
 
-from conftest import SOMEBODY_SERVES
+from conftest import empty
 from hourbell import failpoints
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -76,18 +76,6 @@ select id, scheduled_for, (array['SUCCEEDED', 'DEAD', 'CANCELLED', 'SUPERSEDED',
 from hourbell.ledger
 """
 
-_EMPTY = """
-do $$
-declare names text;
-begin
-  select string_agg(c.oid::regclass::text, ', ') into names
-  from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-  where n.nspname = 'hourbell' and c.relkind in ('r', 'p') and not c.relispartition
-    and c.relname not in ('migrations', 'function_sets', 'virtual_clock');
-  execute 'truncate ' || names;
-end $$
-"""
-
 
 @dataclass
 class Owned:
@@ -108,13 +96,6 @@ class Stopped:
     answered: Callable[[Any], None]
 
 
-async def empty(database: Database) -> None:
-    """Nothing in it, but somebody who serves its queues."""
-    async with database.connection() as connection:
-        await connection.execute(_EMPTY)
-        await connection.execute(SOMEBODY_SERVES)
-
-
 class Interleaving:
     """One engine in an empty database, at a time of its own."""
 
@@ -122,7 +103,7 @@ class Interleaving:
         self._database = database
         self._clock = clock
         self._engine = Engine(database, clock, TIMES)
-        # Who is stopped in the middle of a create stops nobody else's: he is in another process.
+        # A caller that is stopped in the middle of a create stops no other: it is in another process.
         self._engine.create_groups = GroupExecutor(max_group_size=1, max_groups=1_000)
         self._dispatch = PostgresDispatch(self._engine)
         self._session: Session | None = None
@@ -137,7 +118,8 @@ class Interleaving:
 
     @classmethod
     async def begin(cls, database: Database) -> Interleaving:
-        await empty(database)
+        async with database.connection() as connection:
+            await empty(connection)
         return cls(database, await VirtualClock.install(database, BEGINNING))
 
     async def do(self, command: str, one: int, other: int) -> None:
@@ -156,7 +138,7 @@ class Interleaving:
             await asyncio.gather(stopped.task, return_exceptions=True)
         if self._chunk is not None:
             await self._chunk[0].close()
-        # A create goes on without whoever asked for it.
+        # A create continues without its caller.
         await asyncio.gather(*self._engine.create_groups._tasks, return_exceptions=True)
 
     async def finish(self) -> History:
@@ -342,7 +324,7 @@ class Interleaving:
     async def _call(
         self, call: Callable[[], Awaitable[Any]], answered: Callable[[Any], None], joins: bool
     ) -> None:
-        """A change as its caller lives through it; without its join he dies there, and asks what became of it."""
+        """A change as its caller sees it; without its join the caller dies there, and asks what became of it."""
         failpoints.configure("" if joins else "join.before_commit=error")
         try:
             answered(await call())
@@ -375,7 +357,7 @@ class Interleaving:
             owned.changing = False
 
     def _plans(self) -> None:
-        """Somebody plans or joins now."""
+        """A process plans or joins now."""
         self._recorder.steps.append(Planned(self.now.timestamp()))
 
     # The planner, whole and in pieces.
@@ -505,7 +487,7 @@ class Interleaving:
             await self._do_settle(0, other)
 
     async def _do_settle_stale(self, one: int, other: int) -> None:
-        """Somebody who held it once reports an outcome."""
+        """A session that held it once reports an outcome."""
         running = {execution_text(number): fence for number, fence in self._running.items()}
         claims = [
             step

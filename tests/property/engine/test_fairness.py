@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import empty
 from hourbell.dispatch import SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine, Times
@@ -19,7 +20,6 @@ from hourbell.model.limits import TenantSettings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from property.engine.conftest import Runs, slowly
-from property.engine.interleaving import empty
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -70,7 +70,8 @@ class Queue:
 
     @classmethod
     async def open(cls, database: Database) -> "Queue":
-        await empty(database)
+        async with database.connection() as connection:
+            await empty(connection)
         engine = Engine(database, DatabaseClock(database), Times(lease_seconds=3600))
         now = await engine.clock.now()
         for number, weight in enumerate(WEIGHTS):
@@ -127,7 +128,7 @@ def unfair(served: Sequence[Served], one: int, other: int) -> float:
 
 
 tenants = st.integers(0, len(WEIGHTS) - 1)
-# Whatever a tenant does at another priority, and whenever: within each, everybody gets his share.
+# Whatever a tenant does at another priority, and whenever: within each, every tenant gets its share.
 arrivals = st.builds(Arrive, tenants, st.integers(1, 30), st.sampled_from([1, 2, 2, 2]))
 claims = st.builds(Claim, st.integers(1, 25))
 

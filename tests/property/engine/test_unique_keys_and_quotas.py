@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from conftest import empty
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import Refused, create_batch, create_job
 from hourbell.engine.operations.change import delete_job
@@ -29,7 +30,6 @@ from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from integration.life.support import check_sound, one_time, recurring
 from property.engine.conftest import Runs, slowly
-from property.engine.interleaving import empty
 
 # An example that fails is made smaller first, and that may take minutes.
 pytestmark = pytest.mark.timeout(600)
@@ -59,7 +59,7 @@ _KEPT = "select key from hourbell.idempotency"
 
 
 class Item(NamedTuple):
-    """A job that somebody asks for."""
+    """A requested job."""
 
     tenant: int
     key: int | None = None
@@ -234,7 +234,7 @@ class Model:
 
 
 def _refers(item: Item, answer: Told, holder: int) -> None:
-    """Somebody else has the unique key, and is not replaced."""
+    """Another job has the unique key, and is not replaced."""
     if item.on_duplicate == "keep":
         assert answer.job == holder
     else:
@@ -281,7 +281,8 @@ class Life:
 
     @classmethod
     async def begin(cls, database: Database) -> "Life":
-        await empty(database)
+        async with database.connection() as connection:
+            await empty(connection)
         return cls(Engine(database, DatabaseClock(database)))
 
     async def do(self, step: Step) -> None:
@@ -326,7 +327,7 @@ class Life:
         ]
 
     async def _crowd(self, asks: Sequence[tuple[str, Item]]) -> list[Told]:
-        """What each of them is told; whoever got a job is told the same once more."""
+        """The answer to each of them; a request that got a job gets the same answer again."""
         answers = await asyncio.gather(*(self._ask(*ask) for ask in asks))
         told = [(ask, answer) for ask, answer in zip(asks, answers, strict=True) if answer.job]
         again = await asyncio.gather(*(self._ask(*ask) for ask, _ in told))
@@ -384,7 +385,7 @@ _HOLDER = Batch([Item(0, 0)])
 @given(st.lists(steps, min_size=6, max_size=16))
 # Without room one replaces another, and nothing else comes in;
 @example([_HOLDER, Quota(0, 0), Batch([Item(0, 0, "replace"), Item(0, 1), Item(0)])])
-# who keeps what is there, or replaces it, leaves the last room to somebody new;
+# a request that keeps or replaces an existing job leaves the last room to a new one;
 @example([_HOLDER, Quota(0, 1), Batch([Item(0, 0, "keep"), Item(0)])])
 @example([_HOLDER, Quota(0, 1), Batch([Item(0, 0, "replace", True), Item(0, 1, "keep")])])
 # the same in a crowd, where two want the last room and one asks twice;

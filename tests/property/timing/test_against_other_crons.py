@@ -279,8 +279,8 @@ def agree_or_know_why(
         assert any(difference.explains(question) for difference in differences)
 
 
-# The same questions each time: a new oddity of theirs is for the day somebody looks for it, with
-# another seed, and not for the day somebody changes something else.
+# The same questions each time: an oddity of theirs is to be found when one looks for it, with
+# another seed, and not when something else is changed.
 same_questions = settings(max_examples=500, deadline=None, derandomize=True)
 
 

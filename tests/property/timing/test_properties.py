@@ -82,13 +82,13 @@ def test_p4_iterating_equals_asking_anew(
         at = found.next(at)
     parse_cron.cache_clear()
     compile_rule.cache_clear()
-    anew = compiled(rule, zone, chosen)
+    fresh = compiled(rule, zone, chosen)
     starts = [after, *iterated][: len(iterated)]
-    assert [anew.next(start) for start in starts] == iterated
+    assert [fresh.next(start) for start in starts] == iterated
     if iterated:
-        assert between(anew, after, iterated[-1], 5) == iterated
-        assert between(anew, after, iterated[-1] - SECOND, 5) == iterated[:-1]
-        assert between(anew, after, iterated[-1], 2) == iterated[:2]
+        assert between(fresh, after, iterated[-1], 5) == iterated
+        assert between(fresh, after, iterated[-1] - SECOND, 5) == iterated[:-1]
+        assert between(fresh, after, iterated[-1], 2) == iterated[:2]
 
 
 @quick

@@ -204,7 +204,7 @@ def test_it_measures_the_wait_of_no_more_attempts_than_it_can_hold(bounded: Circ
 def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than_the_bound(
     broken: int, seed: int
 ) -> None:
-    """Broken jobs fail within 50 ms and try again after 1 to 10 s, for ever; a healthy one comes each minute."""
+    """Broken jobs fail within 50 ms and retry after 1 to 10 s, without end; a healthy one runs each minute."""
     random.seed(seed)
     circuits = Circuits(MAX_WAIT_SECONDS)
     late: list[float] = []

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourbell.cli.top import top_lines
+from hourbell.cli.top import on_screen, top_lines
 from hourbell.client.values import Overview
 
 AT = datetime(2026, 11, 17, 14, 3, 12, tzinfo=UTC)
@@ -85,6 +85,18 @@ def test_the_line_of_starts_fits_and_rises(width: int) -> None:
     assert len(marks) <= max(width - 9, 10)
     assert list(marks) == sorted(marks)
     assert marks[-1] == "█"
+
+
+@pytest.mark.parametrize("width", [45, 60, 80])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = top_lines(overview(), width, color=False, blocks=True)
+    assert [line for line in lines if len(line) > width] == []
+
+
+def test_a_low_terminal_keeps_the_first_lines_and_says_how_many_are_left_out() -> None:
+    lines = [str(number) for number in range(30)]
+    assert on_screen(lines, 31) == lines
+    assert on_screen(lines, 20) == [*lines[:18], "… 12 more lines"]
 
 
 def test_a_cell_without_a_leader_and_without_work_is_shown_too() -> None:

@@ -111,7 +111,7 @@ def test_a_url_that_can_be_called(url: str):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "visible ASCII"),
+        ("", "must not be empty"),
         ("example.test", "http://"),
         ("//example.test", "http://"),
         ("ftp://example.test", "http://"),

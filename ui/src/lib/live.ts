@@ -59,6 +59,7 @@ export function connect(queries: QueryClient): void {
   source.onopen = () => {
     failures = 0;
     become("open");
+    refresh(null); // a change since the last read, or while there was no stream, is told by no event
   };
   source.onerror = () => {
     close();
@@ -75,8 +76,6 @@ export function connect(queries: QueryClient): void {
     const changed = JSON.parse((event as MessageEvent<string>).data) as Changed;
     refresh(changed.topic.startsWith("job:") ? changed.topic.slice(4) : null);
   });
-  source.addEventListener("operation", () => refresh(null));
-  source.addEventListener("reset", () => void queries.invalidateQueries());
 }
 
 /** End it: the session has ended. */

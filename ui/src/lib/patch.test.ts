@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import { exactJson } from "./json";
-import { patchOf } from "./patch";
+import { differences, patchOf } from "./patch";
 
 const BEFORE = {
   name: "a",
@@ -45,4 +45,17 @@ test("numbers beyond the precision of JavaScript are compared and sent with all 
   const [one, other] = [body('{"id": 12345678901234567890}'), body('{"id": 12345678901234567891}')];
   expect(patchOf(one, body('{"id": 12345678901234567890}'))).toEqual({});
   expect(JSON.stringify(patchOf(one, other))).toBe('{"action":{"body":{"id":12345678901234567891}}}');
+});
+
+test("documents differ in single fields, also in an object that only one of them has", () => {
+  const pause = { reason: "partner is down", until: null };
+  expect(differences({ status: "SCHEDULED", timeout: 300 }, { status: "PAUSED", timeout: 300, pause })).toEqual([
+    ["status", "SCHEDULED", "PAUSED"],
+    ["pause.reason", undefined, "partner is down"],
+  ]);
+  expect(differences({ pause, labels: ["a"] }, { pause: null, labels: ["a", "b"] })).toEqual([
+    ["pause.reason", "partner is down", undefined],
+    ["labels", ["a"], ["a", "b"]],
+  ]);
+  expect(differences({ every: 9, cron: null }, { every: null, cron: null })).toEqual([["every", 9, undefined]]);
 });

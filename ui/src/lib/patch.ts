@@ -30,3 +30,15 @@ function changes(before: Fields, after: Fields): Fields {
   }
   return patch;
 }
+
+/** The fields in which two documents differ. */
+export function differences(from: unknown, to: unknown, path = ""): [string, unknown, unknown][] {
+  const isObject = (value: unknown): value is Record<string, unknown> => value !== null && typeof value === "object" && !Array.isArray(value);
+  // An object that was added or removed is shown by its fields, too; null is no value.
+  if ((isObject(from) && isObject(to ?? {})) || (isObject(to) && isObject(from ?? {}))) {
+    const [before, after] = [(from ?? {}) as Record<string, unknown>, (to ?? {}) as Record<string, unknown>];
+    const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
+    return names.flatMap((name) => differences(before[name], after[name], path ? `${path}.${name}` : name));
+  }
+  return JSON.stringify(from ?? null) === JSON.stringify(to ?? null) ? [] : [[path, from ?? undefined, to ?? undefined]];
+}

@@ -10,16 +10,9 @@ import { Button, Can, Code, Empty, Lead, Muted, PageHead, Panel, Reading, styles
 import { Field, Select } from "../parts/fields";
 import { Confirm, Dialog, Menu, toast } from "../parts/overlays";
 import { Pager } from "../parts/pager";
+import { Badge } from "../parts/status";
 import { Table, type Column } from "../parts/table";
 import { AuditEntries } from "./job";
-
-function Badge({ text, colour }: { text: string; colour: string }) {
-  return (
-    <span className={parts.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)`, paddingLeft: 8 } as React.CSSProperties}>
-      <span>{text}</span>
-    </span>
-  );
-}
 
 export function Monitors() {
   const [params] = useParams();
@@ -34,7 +27,7 @@ export function Monitors() {
     { id: "expected", title: "Expected", kind: "nowrap", cell: (monitor) => <Time at={monitor.expected_at} /> },
     { id: "success", title: "Last success", kind: "nowrap", cell: (monitor) => <Time at={monitor.last_success_at} /> },
     { id: "grace", title: "Grace", kind: "number", cell: (monitor) => `${monitor.grace_seconds} s` },
-    { id: "url", title: "Tells", kind: "cut", cell: (monitor) => <span title={monitor.url}>{monitor.url}</span> },
+    { id: "url", title: "Sends to", kind: "cut", cell: (monitor) => <span title={monitor.url}>{monitor.url}</span> },
     { id: "menu", title: "Acts", kind: "menu", cell: (monitor) => <Menu label="Acts on the monitor" items={[{ label: "Delete…", red: true, act: () => setDeleting(monitor), hidden: !can("delete_monitor") }]} /> },
   ];
   async function remove(monitor: Monitor) {

@@ -11,6 +11,7 @@ import { counted, plural } from "../lib/words";
 import { Code, Empty, Lead, Meter, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Segments } from "../parts/fields";
 import { Pager } from "../parts/pager";
+import { Badge } from "../parts/status";
 import { Table, type Column } from "../parts/table";
 import s from "./pages.module.css";
 
@@ -63,7 +64,7 @@ export function Fleet() {
               ) : state === "alive" ? (
                 <Empty action={<Code label="Command" text="hourbell worker" />}>No worker is alive. Start one:</Empty>
               ) : (
-                <Empty>None was lost lately.</Empty>
+                <Empty>No worker was lost recently.</Empty>
               )
             }
           </Reading>
@@ -99,11 +100,7 @@ const STATES: Record<string, [string, string]> = { alive: ["Alive", "succeeded"]
 
 function State({ worker }: { worker: Worker }) {
   const [word, colour] = STATES[worker.state] ?? [worker.state, "cancelled"];
-  return (
-    <span className={parts.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)`, paddingLeft: 8 } as React.CSSProperties}>
-      <span>{worker.quarantine ? `${word}, in quarantine` : word}</span>
-    </span>
-  );
+  return <Badge text={worker.quarantine ? `${word}, in quarantine` : word} colour={colour} />;
 }
 
 export function workerColumns(): Column<Worker>[] {
@@ -137,7 +134,7 @@ export function workerColumns(): Column<Worker>[] {
     },
     { id: "for", title: "Up for", kind: "number", cell: (worker) => (worker.started_at ? rough(now() - Date.parse(worker.started_at)) : "–") },
     { id: "heartbeat", title: "Heartbeat", kind: "nowrap", cell: (worker) => (worker.renewed_at ? <Time at={worker.renewed_at} mode="relative" /> : <Time at={worker.ended_at} mode="relative" />) },
-    { id: "lease", title: "Lease", kind: "nowrap", cell: (worker) => (worker.expires_at ? <Time at={worker.expires_at} mode="relative" /> : worker.returned !== null ? `${plural(worker.returned, "run")} returned` : "–") },
+    { id: "lease", title: "Lease ends", kind: "nowrap", cell: (worker) => (worker.expires_at ? <Time at={worker.expires_at} mode="relative" /> : worker.returned !== null ? `${plural(worker.returned, "run")} returned` : "–") },
   ];
 }
 

@@ -54,7 +54,7 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
           Busiest minute: {absolute(at, zone, now(), false)} ({relative(at, now())}), {plural(current.peakMinute, "run")}.
         </b>{" "}
         {capacity === null
-          ? `How many this installation can do in a minute is not known yet${forecast.capacity_per_minute.reason ? `: ${forecast.capacity_per_minute.reason}` : "."}`
+          ? `How many this installation can do in a minute is not known yet. ${forecast.capacity_per_minute.reason ?? ""}`
           : crowded
             ? `It has done up to ${group(capacity)} in a minute, so the last of them would start about ${rough((current.longestWait ?? 0) * 1000)} late.`
             : `It has done up to ${group(capacity)} in a minute, so all should start on time.`}

@@ -319,7 +319,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
   );
 
   return (
-    <>
+    <div className={s.formPage}>
       <PageHead title={job ? `Edit ${job.name}` : "New job"} actions={<Button onClick={() => setCopying(true)}>Copy as …</Button>} />
       {problem && <Problem problem={problem} job={job} take={restart} keep={(version) => void save(version)} />}
       <form ref={element} className={s.form} onSubmit={(event) => { event.preventDefault(); void save(); }} noValidate>
@@ -393,7 +393,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
               As a cron rule: <code>{cronOf(form.when)}</code>
             </Muted>
           )}
-          <PreviewPanel form={form} job={job} />
+          <PreviewPanel form={form} job={job} said={problem?.errors.map((error) => error.message) ?? []} />
           {!["every", "once"].includes(form.when.kind) && (
             <div className={s.cols}>
               <Field label="When the clocks go forward">
@@ -516,7 +516,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
         </div>
       </form>
       {copying && <CopyAs document={documentOf(form).document} close={() => setCopying(false)} />}
-    </>
+    </div>
   );
 }
 
@@ -571,7 +571,7 @@ function Problem({ problem, job, take, keep }: { problem: ApiProblem; job?: Job;
 }
 
 /** What the schedule means: words, next runs and clock changes, all computed by the server. */
-function PreviewPanel({ form, job }: { form: Form; job?: Job }) {
+function PreviewPanel({ form, job, said }: { form: Form; job?: Job; said: string[] }) {
   const body = useMemo(() => ({ schedule: scheduleOf(form), count: 10, ...(job ? { job_id: job.job_id } : {}), ...(form.tenant ? { tenant_id: form.tenant } : {}) }), [form, job]);
   const settled = useSettled(JSON.stringify(body), 250);
   const ready = form.when.kind !== "once" || form.when.at !== "";
@@ -580,6 +580,7 @@ function PreviewPanel({ form, job }: { form: Form; job?: Job }) {
   if (read.error?.status === 404) return <Muted>This server does not offer previews yet.</Muted>;
   if (read.error) {
     const first = read.error.errors[0];
+    if (first && said.includes(first.message)) return null; // at its field
     return (
       <p className={parts.fieldError} role="status">
         {first ? first.message : read.error.detail}

@@ -8,7 +8,9 @@ import type { AuditEntry, Execution, Explanation, Job, NextRuns, Page } from "..
 import { pretty } from "../lib/json";
 import { useShortcuts } from "../lib/keys";
 import { follow } from "../lib/live";
-import { duration } from "../lib/time";
+import { differences } from "../lib/patch";
+import { useSettings } from "../lib/settings";
+import { duration, knownZone, timeOfDay, zoneFor, zoneName } from "../lib/time";
 import { useParams } from "../lib/url";
 import { actionWords, DELIVERY_WORDS, MISFIRE_WORDS, operationWords, OVERLAP_WORDS, retryWords, scheduleWords, span, statusWord } from "../lib/words";
 import { Button, ButtonLink, Can, Code, CopyButton, Empty, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
@@ -225,6 +227,7 @@ function Upcoming({ job }: { job: Job }) {
                   <li key={run.scheduled_for}>
                     <Time at={run.scheduled_for} zone={job.schedule.timezone} mode="absolute" seconds={!/:00[+Z-]/.test(run.scheduled_for.slice(16))} />
                     <span className={s.side}>
+                      <InItsZone at={run.scheduled_for} zone={job.schedule.timezone} />
                       <Time at={run.scheduled_for} mode="relative" />
                     </span>
                     {run.note && <span className={s.note}>{run.note}</span>}
@@ -237,6 +240,14 @@ function Upcoming({ job }: { job: Job }) {
       )}
     </Panel>
   );
+}
+
+/** The time that the rule means, where the chosen clock is another one. */
+function InItsZone({ at, zone }: { at: string; zone?: string }) {
+  const { clock } = useSettings();
+  if (!zone || !knownZone(zone) || zoneFor(clock, zone) === zone) return null;
+  const instant = Date.parse(at);
+  return <>{timeOfDay(instant, zone, instant % 60_000 !== 0)} {zoneName(instant, zone)} · </>;
 }
 
 export function runColumns(zone?: string): Column<Execution>[] {
@@ -328,16 +339,6 @@ function Definition({ job }: { job: Job }) {
   );
 }
 
-/** The fields in which two documents differ. */
-export function differences(from: unknown, to: unknown, path = ""): [string, unknown, unknown][] {
-  const isObject = (value: unknown): value is Record<string, unknown> => value !== null && typeof value === "object" && !Array.isArray(value);
-  if (isObject(from) && isObject(to)) {
-    const names = [...new Set([...Object.keys(from), ...Object.keys(to)])];
-    return names.flatMap((name) => differences(from[name], to[name], path ? `${path}.${name}` : name));
-  }
-  return JSON.stringify(from) === JSON.stringify(to) ? [] : [[path, from, to]];
-}
-
 function Audit({ job, versions }: { job: Job; versions?: boolean }) {
   const [params] = useParams();
   const read = useApi<Page<AuditEntry>>(`/api/v1/jobs/${job.job_id}/audit`, { page_size: 50, page_token: params.get("after") }, { keep: true });
@@ -371,7 +372,7 @@ export function AuditEntries({ entries, zone, jobs }: { entries: AuditEntry[]; z
               <strong>{operationWords(entry.operation)}</strong>
               <span>by {entry.actor}</span>
               {jobs && entry.job_id && <Link href={`/jobs/${entry.job_id}`}>{nameOf(entry)}</Link>}
-              {entry.operation === "configure_tenant" && <Link href={`/tenants/${encodeURIComponent(entry.tenant_id)}`}>{entry.tenant_id}</Link>}
+              <Configured entry={entry} />
               <Muted>
                 <Time at={entry.at} zone={zone} mode="absolute" />
               </Muted>
@@ -401,6 +402,14 @@ export function AuditEntries({ entries, zone, jobs }: { entries: AuditEntry[]; z
       })}
     </ol>
   );
+}
+
+/** The tenant, queue or target whose settings were changed. */
+function Configured({ entry }: { entry: AuditEntry }) {
+  const { queue, host } = (entry.to ?? {}) as { queue?: string; host?: string };
+  if (entry.operation === "configure_tenant") return <Link href={`/tenants/${encodeURIComponent(entry.tenant_id)}`}>{entry.tenant_id}</Link>;
+  if (entry.operation === "configure_queue" && queue) return <Link href={`/queues/${encodeURIComponent(queue)}`}>{queue}</Link>;
+  return entry.operation === "configure_target" && host ? <Link href="/targets">{host}</Link> : null;
 }
 
 /** The name of the job that was changed, if the entry has its document. */

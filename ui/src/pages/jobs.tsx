@@ -2,6 +2,7 @@
 import { useEffect, useState } from "react";
 import { Link, useLocation } from "wouter";
 
+import { now } from "../api/client";
 import { useApi, useCan, useMe } from "../api/hooks";
 import type { Job, Page, Queue, Tenant } from "../api/types";
 import { change, useSettings } from "../lib/settings";
@@ -126,6 +127,7 @@ export function Jobs() {
                   columns={shown}
                   rows={page.items}
                   keyOf={(job) => job.job_id}
+                  nameOf={(job) => job.name}
                   open={(job) => `/jobs/${job.job_id}`}
                   selected={can("pause_job") ? selected : undefined}
                   select={can("pause_job") ? setSelected : undefined}
@@ -238,6 +240,7 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       cell: (job) =>
         job.next_run_at ? (
           <span>
+            {Date.parse(job.next_run_at) < now() && "due "}
             <Time at={job.next_run_at} zone={job.schedule.timezone} mode="relative" />
             <span className={parts.sub}>
               <Time at={job.next_run_at} zone={job.schedule.timezone} mode="absolute" seconds={false} />

@@ -10,6 +10,7 @@ import { capital, counted } from "../lib/words";
 import { Button, Can, Empty, Failure, Lead, Meter, Muted, PageHead, Panel, Reading, Time } from "../parts/basics";
 import { toast } from "../parts/overlays";
 import { Pager } from "../parts/pager";
+import { Badge } from "../parts/status";
 import s from "./pages.module.css";
 
 const FILTER_WORDS: Record<string, string> = { tenant_id: "tenant", job_id: "job", name_prefix: "name begins with", fingerprint: "error", from: "from", to: "until" };
@@ -26,6 +27,12 @@ function FilterWords({ filter }: { filter: Record<string, unknown> }) {
   ));
 }
 
+const STATES = {
+  RUNNING: { text: "in progress", colour: "running" },
+  DONE: { text: "done", colour: "succeeded" },
+  STOPPED: { text: "stopped", colour: "cancelled" },
+  FAILED: { text: "failed", colour: "failed" },
+};
 const DONE_WORDS = { pause: "paused", resume: "resumed", replay: "replayed", purge: "purged" };
 const LEFT_WORDS: Record<string, string> = {
   changed_meanwhile: "changed meanwhile",
@@ -41,8 +48,10 @@ const LEFT_WORDS: Record<string, string> = {
 
 export function Progress({ operation }: { operation: Operation }) {
   const { act, busy, problem } = useAct();
-  const total = operation.total ?? 0;
   const running = operation.state === "RUNNING";
+  const past = operation.done + operation.left;
+  // Counting stopped at 10,000: beyond that the part of the whole is not known, until the end.
+  const beyond = operation.total_at_least && past >= operation.total;
   async function stop() {
     await act("POST", `/api/v1/operations/${operation.operation_id}/stop`);
     toast("The rest is not done.");
@@ -56,12 +65,12 @@ export function Progress({ operation }: { operation: Operation }) {
         <Muted>
           <FilterWords filter={operation.filter} />
         </Muted>
-        <span>{{ RUNNING: "in progress", DONE: "done", STOPPED: "stopped", FAILED: "failed" }[operation.state]}</span>
+        <Badge {...STATES[operation.state]} />
       </div>
-      <Meter of={Math.max(total, operation.done + operation.left)} part={operation.done + operation.left} label="Progress" />
+      {!(running && beyond) && <Meter of={Math.max(operation.total, past)} part={past} label="Progress" />}
       <div className={s.entryHead} role="status">
         <span>
-          {group(operation.done)} of {counted(operation.total, operation.total_at_least)} {DONE_WORDS[operation.act]}
+          {group(operation.done)} {beyond ? (running ? "so far" : "") : `of ${counted(operation.total, operation.total_at_least)}`} {DONE_WORDS[operation.act]}
           {operation.left > 0 && `, ${group(operation.left)} left`}
           {operation.left_reasons.length > 0 && ` (${operation.left_reasons.map((each) => `${LEFT_WORDS[each.code] ?? each.code.replaceAll("_", " ")} ${group(each.count)}`).join(", ")})`}
         </span>
@@ -72,7 +81,7 @@ export function Progress({ operation }: { operation: Operation }) {
             </Button>
           </Can>
         )}
-        {!running && operation.act === "pause" && operation.reason && <Undo operation={operation} />}
+        {!running && operation.act === "pause" && operation.done > 0 && <Undo operation={operation} />}
       </div>
       {operation.error && <p>{operation.error}</p>}
       {problem && <Failure problem={problem} />}
@@ -80,11 +89,11 @@ export function Progress({ operation }: { operation: Operation }) {
   );
 }
 
-/** Resume what this operation has paused: the jobs that were paused with its reason. */
+/** Resume what this operation has paused. */
 function Undo({ operation }: { operation: Operation }) {
   const { act, busy, problem } = useAct();
   async function resume() {
-    await act("POST", "/api/v1/operations", { body: { act: "resume", filter: { ...operation.filter, reason: operation.reason } } });
+    await act("POST", "/api/v1/operations", { body: { act: "resume", filter: { operation_id: operation.operation_id } } });
     toast("The jobs are being resumed.", { href: "/operations" });
   }
   return (

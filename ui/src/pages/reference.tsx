@@ -34,6 +34,7 @@ interface Parameter {
   required?: boolean;
   description?: string;
   schema: Schema;
+  example?: string;
 }
 
 interface Described {
@@ -41,7 +42,7 @@ interface Described {
   summary: string;
   description?: string;
   parameters: Parameter[];
-  requestBody?: { content: Record<string, { schema: Schema }> };
+  requestBody?: { content: Record<string, { schema: Schema; example?: unknown }> };
   responses: Record<string, { description: string; content?: Record<string, { schema: Schema }> }>;
   "x-roles"?: string[];
 }
@@ -114,8 +115,7 @@ function Operation({ method, path, operation, schemas }: { method: string; path:
 }
 
 function Body({ method, path, operation, schemas }: { method: string; path: string; operation: Described; schemas: Record<string, Schema> }) {
-  const body = Object.values(operation.requestBody?.content ?? {})[0]?.schema;
-  const example = body ? exampleOf(body, schemas) : undefined;
+  const example = Object.values(operation.requestBody?.content ?? {})[0]?.example;
   const keyed = operation.parameters.some((parameter) => parameter.name === "Idempotency-Key");
   const answers = Object.entries(operation.responses);
   return (
@@ -173,7 +173,7 @@ function Body({ method, path, operation, schemas }: { method: string; path: stri
           })}
         </ul>
       </details>
-      <Code label="With curl" text={curlOf(method, path, keyed, example)} />
+      <Code label="With curl" text={curlOf(method, path, operation.parameters, keyed, example)} />
       <Try method={method} path={path} operation={operation} example={example} keyed={keyed} />
     </div>
   );
@@ -192,13 +192,14 @@ export function typeWords(schema: Schema): string {
 
 /** A value of a schema: its default, or something of the right type. */
 export function exampleOf(schema: Schema, schemas: Record<string, Schema>, depth = 0): unknown {
-  if (depth > 6) return {};
+  if (depth > 20) return {};
   if (schema.$ref) return exampleOf(schemas[schema.$ref.split("/").at(-1) ?? ""] ?? {}, schemas, depth + 1);
   if (schema.default !== undefined) return schema.default;
   if (schema.const !== undefined) return schema.const;
   if (schema.enum) return schema.enum[0];
   const several = schema.oneOf ?? schema.anyOf;
-  if (several?.[0]) return exampleOf(several[0], schemas, depth + 1);
+  const one = several?.find((each) => each.type !== "null");
+  if (one) return exampleOf(one, schemas, depth + 1);
   if (schema.properties) {
     const required = schema.required ?? Object.keys(schema.properties);
     return Object.fromEntries(required.map((name) => [name, exampleOf(schema.properties?.[name] ?? {}, schemas, depth + 1)]));
@@ -212,8 +213,9 @@ export function exampleOf(schema: Schema, schemas: Record<string, Schema>, depth
   return type === "string" ? "text" : null;
 }
 
-function curlOf(method: string, path: string, keyed: boolean, example: unknown): string {
-  const lines = [`curl -s ${method === "GET" ? "" : `-X ${method} `}${location.origin}${path}`, `-H 'Authorization: Bearer '"$HOURBELL_API_KEY"`];
+function curlOf(method: string, path: string, parameters: Parameter[], keyed: boolean, example: unknown): string {
+  const filled = path.replace(/\{(\w+)\}/g, (whole, name) => parameters.find((parameter) => parameter.name === name)?.example ?? whole);
+  const lines = [`curl -s ${method === "GET" ? "" : `-X ${method} `}${location.origin}${filled}`, `-H 'Authorization: Bearer '"$HOURBELL_API_KEY"`];
   if (keyed) lines.push(`-H 'Idempotency-Key: '"$(uuidgen)"`);
   if (example !== undefined) lines.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(example).replaceAll("'", "'\\''")}'`);
   return lines.join(" \\\n  ");
@@ -251,7 +253,7 @@ function Try({ method, path, operation, example, keyed }: { method: string; path
         <div className={s.cols}>
           {inputs.map((parameter) => (
             <Field key={parameter.name} label={parameter.name}>
-              {(props) => <input {...props} className={parts.input} autoComplete="off" value={values[parameter.name] ?? ""} onChange={(event) => setValues({ ...values, [parameter.name]: event.target.value })} />}
+              {(props) => <input {...props} className={parts.input} autoComplete="off" placeholder={parameter.example} value={values[parameter.name] ?? ""} onChange={(event) => setValues({ ...values, [parameter.name]: event.target.value })} />}
             </Field>
           ))}
         </div>

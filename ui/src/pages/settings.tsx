@@ -67,7 +67,7 @@ const PAGES: { href: string; title: string; text: string; op?: string }[] = [
   { href: "/targets", title: "Targets", text: "Hosts of webhooks, their limits and circuits" },
   { href: "/fleet", title: "Fleet", text: "Leader, processes and workers" },
   { href: "/operations", title: "Operations", text: "Acts on many at once, in progress and past" },
-  { href: "/monitors", title: "Monitors", text: "Who is told when a job does not succeed in time" },
+  { href: "/monitors", title: "Monitors", text: "Alerts for jobs that do not succeed in time" },
   { href: "/audit", title: "Audit trail", text: "What was changed, and by which caller", op: "list_audit" },
   { href: "/secrets", title: "Secrets", text: "Names of stored values for webhooks", op: "list_secrets" },
   { href: "/keys", title: "Keys", text: "Create and revoke API keys", op: "list_keys" },

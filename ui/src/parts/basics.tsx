@@ -113,10 +113,11 @@ export function Failure({ problem, again, what }: { problem: ApiProblem; again?:
   return (
     <div className={s.failure} role="alert">
       <strong>{problem.title}</strong>
-      <p>
-        <Told text={problem.detail} />
-      </p>
-      {problem.errors.length > 0 && (
+      {problem.errors.length === 0 ? (
+        <p>
+          <Told text={problem.detail} />
+        </p>
+      ) : (
         <ul>
           {problem.errors.map((error) => (
             <li key={error.path + error.message}>

@@ -45,3 +45,12 @@ export function Status({ status, detail }: { status: string; detail?: string | n
     </span>
   );
 }
+
+/** A word in a colour that repeats what the word says. */
+export function Badge({ text, colour }: { text: string; colour: string }) {
+  return (
+    <span className={s.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)`, paddingLeft: 8 } as React.CSSProperties}>
+      <span>{text}</span>
+    </span>
+  );
+}

@@ -21,13 +21,14 @@ interface Props<T> {
   columns: Column<T>[];
   rows: T[];
   keyOf: (row: T) => string;
+  nameOf?: (row: T) => string; // what its checkbox is called
   open?: (row: T) => string; // where Enter leads
   selected?: Set<string>;
   select?: (keys: Set<string>) => void;
   act?: (key: string, row: T) => boolean; // single letters on the current row
 }
 
-export function Table<T>({ label, columns, rows, keyOf, open, selected, select, act }: Props<T>) {
+export function Table<T>({ label, columns, rows, keyOf, nameOf = keyOf, open, selected, select, act }: Props<T>) {
   const body = useRef<HTMLTableSectionElement>(null);
   const [, navigate] = useLocation();
 
@@ -81,7 +82,7 @@ export function Table<T>({ label, columns, rows, keyOf, open, selected, select, 
             <tr key={keyOf(row)} data-selected={selected?.has(keyOf(row))}>
               {select && (
                 <td className={s.checkCell}>
-                  <input type="checkbox" aria-label={`Select ${keyOf(row)}`} checked={selected?.has(keyOf(row)) ?? false} onChange={() => toggle(keyOf(row))} />
+                  <input type="checkbox" aria-label={`Select ${nameOf(row)}`} checked={selected?.has(keyOf(row)) ?? false} onChange={() => toggle(keyOf(row))} />
                 </td>
               )}
               {columns.map((column) => (

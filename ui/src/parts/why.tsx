@@ -1,5 +1,5 @@
 // The answer to "why did it not run?": one sentence, who holds it, until when, and what can be done.
-import { CalendarX2, CircleHelp, Clock, Hourglass, Layers2, Pause, Play, Gauge, RotateCw, ServerOff, Skull, Square, Zap, type LucideIcon } from "lucide-react";
+import { CalendarX2, CircleHelp, Clock, Flag, Hourglass, Layers2, Pause, Play, Gauge, RotateCw, ServerOff, Skull, Zap, type LucideIcon } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "wouter";
 
@@ -32,7 +32,7 @@ const ICONS: Record<string, LucideIcon> = {
   unknown_timezone: CalendarX2,
   invalid_schedule: CalendarX2,
   dead: Skull,
-  ended: Square,
+  ended: Flag,
 };
 
 function iconOf(code: string): LucideIcon {

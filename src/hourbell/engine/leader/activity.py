@@ -1,7 +1,7 @@
 """activity: count what ended in each minute, for the overview.
 
-The leader counts the current minute every few seconds, the one before once more after its end, and
-each minute for good when nothing can be recorded in it any more: an outcome has the time at which
+The leader counts the current minute every few seconds, the previous one again after its end, and
+each minute a last time when nothing can be recorded in it any more: an outcome has the time at which
 its transaction was sent, which ends within the timeout of a statement, and a report of a worker that
 was stopped meanwhile is refused, because its lease is over. Counts are in the database, so every
 node shows the same, and a new leader continues. If the database's clock is set back, the minutes

@@ -26,8 +26,10 @@ import structlog
 
 from hourbell.engine.core import READY, Engine
 from hourbell.engine.leader.activity import count_minutes
+from hourbell.engine.leader.bulk_operations import forget_operations, run_operations
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.pauses import end_pauses, pause_abandoned
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
 from hourbell.engine.life.admit import admit
@@ -36,9 +38,6 @@ from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.loop import Loop
-from hourbell.engine.operations.bulk import end_pauses
-from hourbell.engine.operations.bulk_operations import forget_operations, run_operations
-from hourbell.engine.operations.change import pause_abandoned
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.engine.operations.reconcile import reconcile
 

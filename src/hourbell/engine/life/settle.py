@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.settlement import Settlement
+from hourbell.engine.life.settlement import SUCCEEDED, Settlement
 from hourbell.store.arrays import array_text
 from hourbell.store.database import committing
 
@@ -55,7 +55,11 @@ def count_settled(
 
 def columns(batch: Sequence[Settlement]) -> list[Any]:
     """The columns of a batch: few values for plain successes, more for the others."""
-    others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
+    others = [
+        at
+        for at, s in enumerate(batch, 1)
+        if s.kind != SUCCEEDED or s.result is not None or s.error is not None
+    ]
     detailed = [batch[at - 1] for at in others]
     return [
         array_text([s.execution_id for s in batch]),

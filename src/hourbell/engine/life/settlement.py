@@ -146,9 +146,8 @@ def _interruption(
     took_ms: int,
     remaining_seconds: float | None,
 ) -> Settlement:
-    if (
-        spec is None or spec.delivery is Delivery.AT_MOST_ONCE
-    ):  # it was begun, and must not be again
+    if spec is None or spec.delivery is Delivery.AT_MOST_ONCE:
+        # It has started, and must not start again.
         why = "The worker was stopped before the execution ended."
     elif spec.interruptions < MAX_INTERRUPTIONS:
         return Settlement(claimed.execution_id, claimed.fence, INTERRUPTED, begun_ms, took_ms)

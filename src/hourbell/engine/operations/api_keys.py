@@ -20,7 +20,7 @@ from hourbell.engine.operations.idempotency import (
     Write,
     insert_audit_row,
 )
-from hourbell.engine.views.pages import NEWEST, Id, Page, page_token, read_token, walk
+from hourbell.engine.views.pages import NEWEST, Id, Page, first_rows, read_token, walk
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.ids import key_text
 from hourbell.model.instants import format_instant
@@ -138,8 +138,7 @@ async def list_keys(engine: Engine, page_size: int, token: str | None) -> Page:
     else:
         tenant = await engine.database.value(_J["tenant_by_name"], engine.scope)
         rows = await walk(engine, _K["list_keys_of_tenant"], before, page_size + 1, tenant)
-    keys = [_api_key(row) for row in rows[:page_size]]
-    return Page(keys, page_token(keys[-1].key_id) if len(rows) > page_size else None)
+    return first_rows(rows, page_size, _api_key)
 
 
 async def is_keyless(engine: Engine) -> bool:

@@ -21,7 +21,7 @@ from hourbell.engine.views.pages import (
     NEWEST,
     Id,
     Page,
-    page_token,
+    first_rows,
     read_token,
     walk,
 )
@@ -76,11 +76,7 @@ def _position(token: str | None) -> tuple[int, int]:
 async def _list(engine: Engine, statement: str, page_size: int, before: int, *of: int) -> Page:
     size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], before, size + 1, *of)
-    more = len(rows) > size
-    return Page(
-        [_entry(row) for row in rows[:size]],
-        page_token((rows[size - 1]["id"], rows[size - 1]["place"])) if more else None,
-    )
+    return first_rows(rows, size, _entry, lambda row: (row["id"], row["place"]))
 
 
 def _entry(row: asyncpg.Record) -> AuditEntry:

@@ -12,7 +12,6 @@ import asyncpg
 import msgspec
 
 from hourbell.documents.calendars import NewCalendar, check_calendar_name
-from hourbell.documents.problems import text_problem
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
@@ -20,7 +19,7 @@ from hourbell.engine.operations.idempotency import (
     Write,
     insert_audit_row,
 )
-from hourbell.engine.views.pages import Page, page_token, read_token
+from hourbell.engine.views.pages import Page, by_name, first_rows, read_name
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.store.queries import queries
@@ -81,12 +80,9 @@ async def list_calendars(
 ) -> Page:
     """The calendars of a tenant, by name."""
     tenant_id = _owner(engine, tenant_id)
-    after = "" if token is None else read_token(token, str)
-    if text_problem(after) is not None:
-        after = ""
+    after = read_name(token)
     rows = await engine.database.fetch(_Q["list_calendars"], tenant_id, after, page_size + 1)
-    found = [_calendar(row, tenant_id) for row in rows[:page_size]]
-    return Page(found, page_token(found[-1].name) if len(rows) > page_size else None)
+    return first_rows(rows, page_size, lambda row: _calendar(row, tenant_id), by_name)
 
 
 async def delete_calendar(

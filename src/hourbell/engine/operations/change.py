@@ -24,9 +24,8 @@ import msgspec
 
 from hourbell.documents.changes import parse_changes
 from hourbell.documents.schedules import timetable_of
-from hourbell.engine.codes import JOB_STATUSES, MISFIRES, OVERLAPS, TARGET_GONE, notifies
+from hourbell.engine.codes import JOB_STATUSES, MISFIRES, OVERLAPS, notifies
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
@@ -54,14 +53,11 @@ from hourbell.model.ids import job_text
 from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, Pause, encode_job
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Once, Timetable
-from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 
 T = TypeVar("T")
 _Q = queries("jobs")
-
-_MAX_ABANDONED = 100  # in one step
 
 
 class DesiredJob(msgspec.Struct, frozen=True):
@@ -143,18 +139,6 @@ def require_future(pause: Pause, now: datetime) -> None:
     """Raise InvalidInput if the pause would already be over."""
     if pause.until is not None and pause.until <= now:
         raise InvalidInput([FieldError("until", "out_of_range", "must be in the future")])
-
-
-async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
-    """Pause jobs whose target answered 410 (gone), unless changed since; True if there are more."""
-    now = await engine.clock.now()
-    with translate_epoch_errors():
-        async with committing(PAUSE.failpoints.before, PAUSE.failpoints.after):
-            row = await engine.database.row(
-                _Q["pause_abandoned"], *epoch_args(term), now, TARGET_GONE, _MAX_ABANDONED
-            )
-    engine.counts.count_ended(row["ended"])
-    return bool(row["seen"] == _MAX_ABANDONED)
 
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:

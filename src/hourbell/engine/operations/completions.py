@@ -159,9 +159,8 @@ async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg
     row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
     if row is not None or not await _is_running(engine, execution_id):
         return row or await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-    async with (
-        engine.early_completions
-    ):  # few at once: unauthenticated callers get here with any token
+    # Few at a time: unauthenticated callers get here with any token.
+    async with engine.early_completions:
         for _ in range(_RECORDING_SECONDS * 10):
             await asyncio.sleep(0.1)
             still_running = await _is_running(engine, execution_id)

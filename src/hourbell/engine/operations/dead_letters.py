@@ -29,7 +29,7 @@ from hourbell.engine.operations.idempotency import (
     insert_audit_row,
 )
 from hourbell.engine.views.executions import attempts_of, execution_of, get_execution
-from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
+from hourbell.engine.views.jobs import NO_TENANT, recorded_under, tenant_wanted
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
     MAX_SCANNED_ROWS,
@@ -47,7 +47,7 @@ from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
 from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
-from hourbell.model.jobs import DEFAULT_TENANT, NewJob, decode_job
+from hourbell.model.jobs import NewJob, decode_job
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
@@ -286,7 +286,7 @@ async def _live_execution(connection: Connection, number: int, now: datetime) ->
 async def replay_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) -> Replayed:
     """Replay the newest dead letters, in order of their deaths; at a rate, if one is given."""
     now = await engine.clock.now()
-    owner = await _owner(engine, bulk.wanted)
+    owner = await recorded_under(engine, bulk.wanted.tenant_id)
 
     writing = Idempotent(engine, write, _REPLAY, owner, now, Replayed)
     async for attempt in writing:
@@ -315,13 +315,6 @@ def due_times(count: int, now: datetime, per_second: int | None) -> list[datetim
     return [now + step * number for number in range(count)]
 
 
-async def _owner(engine: Engine, wanted: DeadLetterFilter) -> str:
-    """The tenant under which a bulk move is recorded: that of the filter, if it has one."""
-    if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NO_TENANT:
-        return wanted.tenant_id
-    return engine.scope or DEFAULT_TENANT
-
-
 # Purges.
 
 
@@ -346,7 +339,7 @@ async def purge_dead_letter(engine: Engine, execution_id: int, write: Write) -> 
 async def purge_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) -> Purged:
     """Delete many dead letters, newest first."""
     now = await engine.clock.now()
-    owner = await _owner(engine, bulk.wanted)
+    owner = await recorded_under(engine, bulk.wanted.tenant_id)
 
     writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
     async for attempt in writing:

@@ -28,7 +28,7 @@ from hourbell.engine.views.pages import (
     NEWEST,
     Id,
     Page,
-    page_token,
+    first_rows,
     read_token,
     walk,
 )
@@ -138,9 +138,7 @@ async def list_monitors(engine: Engine, page_size: int = 50, token: str | None =
     else:
         tenant = await engine.database.value(_J["tenant_by_name"], engine.scope)
         rows = await walk(engine, _Q["list_monitors_of_tenant"], before, size + 1, tenant)
-    found = [_monitor(row) for row in rows[:size]]
-    more = len(rows) > size
-    return Page(found, page_token(found[-1].monitor_id) if more else None)
+    return first_rows(rows, size, _monitor)
 
 
 async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monitor:

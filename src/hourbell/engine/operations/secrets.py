@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 import asyncpg
 import msgspec
 
-from hourbell.documents.problems import text_problem
 from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
 from hourbell.engine.groups import GroupExecutor, Submission
@@ -25,7 +24,7 @@ from hourbell.engine.operations.idempotency import (
     Write,
     insert_audit_row,
 )
-from hourbell.engine.views.pages import Page, page_token, read_token
+from hourbell.engine.views.pages import Page, by_name, first_rows, read_name
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.security.sealing import KeyRing, Sealed
@@ -149,12 +148,9 @@ async def list_secrets(
 ) -> Page:
     """The secrets of a tenant by name, without their values."""
     tenant_id = _owner(engine, tenant_id)
-    after = "" if token is None else read_token(token, str)
-    if text_problem(after) is not None:
-        after = ""
+    after = read_name(token)
     rows = await engine.database.fetch(_Q["list_secrets"], tenant_id, after, page_size + 1)
-    found = [_stored(row, tenant_id) for row in rows[:page_size]]
-    return Page(found, page_token(found[-1].name) if len(rows) > page_size else None)
+    return first_rows(rows, page_size, lambda row: _stored(row, tenant_id), by_name)
 
 
 async def reseal(engine: Engine, ring: KeyRing) -> int:

@@ -73,9 +73,8 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     lateness: Lateness | None
     sampled: bool  # lateness and tenants are those of a part of the executions
     reasons: Mapping[str, int]  # executions by the reason for which they ended
-    skips: Sequence[
-        Mapping[str, object]
-    ]  # the newest first: jobs of which occurrences were skipped
+    # The newest first: jobs of which occurrences were skipped.
+    skips: Sequence[Mapping[str, object]]
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -133,13 +133,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     last_due: LastDue | None = None  # of a recurring job
 
 
-_NO_WORKER_FOR_TASK = Explanation(
-    code="no_worker_for_task",
-    message="No live worker of its queue runs its task. Start one that has a handler for it, or"
-    " that names it in `tasks`.",
-)
-
-
 async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     """What an execution waits for."""
     now = await engine.clock.now()
@@ -249,7 +242,7 @@ async def _waiting(engine: Engine, row: asyncpg.Record, now: datetime) -> Explan
             message=f"No live worker serves its queue {row['queue_name']}. Start one that does.",
         )
     if row["in_parked"]:
-        return await _blocked(engine, row["id"], now)
+        return await _blocked(engine, row["id"], row["queue_name"], now)
     if row["in_due"]:
         return Explanation(code="admission", message="It is due and waits for the gate.")
     if row["in_suspects"]:
@@ -353,7 +346,14 @@ def _seconds(length: timedelta) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
-async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
+def _no_worker_for_task(queue: str, task: str | None) -> Explanation:
+    what = "webhooks" if task is None else f"the task {task}"
+    has = "runs them" if task is None else "has a handler for it"
+    message = f"No live worker of its queue {queue} runs {what}. Start one that {has}."
+    return Explanation(code="no_worker_for_task", message=message)
+
+
+async def _blocked(engine: Engine, execution_id: int, queue: str, now: datetime) -> Explanation:
     """The limit, key or run for which the gate has parked an execution."""
     row = await engine.database.row_or_none(_L["blocker_of"], execution_id, now)
     admission = Explanation(code="admission", message="It is about to be admitted.")
@@ -361,7 +361,7 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
         return admission
     kind = row["kind"]
     if kind == BLOCKER_TASK:
-        return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
+        return _no_worker_for_task(queue, row["task"]) if row["lacks_task"] else admission
     names = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}
     if kind in names and not row["full"]:
         if row["next_token"] is None:

@@ -156,14 +156,15 @@ async def fleet(engine: Engine, now: datetime, running: UnderWay) -> Fleet:
 async def depth(engine: Engine, now: datetime, running: UnderWay) -> list[Depth]:
     """How much waits and runs, by priority."""
     ready = {row["priority"]: row for row in await walk(engine, _Q["ready"], MAX_COUNTED)}
-    parked = {row["priority"]: row["n"] for row in await walk(engine, _Q["parked"], MAX_COUNTED)}
+    parked = {row["priority"]: row for row in await walk(engine, _Q["parked"], MAX_COUNTED)}
     overdue = {row["priority"]: row["oldest"] for row in await walk(engine, _Q["overdue"], now)}
-    every_parked = sum(parked.values()) < MAX_COUNTED
+    every_parked = sum(row["n"] for row in parked.values()) < MAX_COUNTED
     found = []
     for priority in Priority:
-        row = ready.get(priority)
+        row, held = ready.get(priority), parked.get(priority)
         waiting = 0 if row is None else row["n"]
-        since = [None if row is None else row["oldest"], overdue.get(priority)]
+        since = [each["oldest"] for each in (row, held) if each is not None]
+        since.append(overdue.get(priority))
         at_least = [
             name
             for name, is_bound in (
@@ -177,7 +178,7 @@ async def depth(engine: Engine, now: datetime, running: UnderWay) -> list[Depth]
             Depth(
                 priority,
                 min(waiting, MAX_COUNTED),
-                parked.get(priority, 0),
+                0 if held is None else held["n"],
                 running.by_priority.get(priority, 0),
                 min((each for each in since if each is not None), default=None),
                 tuple(at_least),

@@ -28,7 +28,7 @@ from hourbell.engine.views.pages import (
 )
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import created_at, job_text
-from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
+from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, JobType, NewJob, decode_job
 from hourbell.model.schedules import Cron, Every, Once, Schedule, Window
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
@@ -189,6 +189,13 @@ async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
     return NO_TENANT if number is None else int(number)
 
 
+async def recorded_under(engine: Engine, name: str | None) -> str:
+    """The tenant under which an act by filter is recorded: that of the filter, if it exists."""
+    if name is not None and await tenant_wanted(engine, name) != NO_TENANT:
+        return name
+    return engine.scope or DEFAULT_TENANT
+
+
 async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
     """A job and its next runs as currently known: none when it is paused or has ended."""
     job = await get_job(engine, job_id)
@@ -311,9 +318,8 @@ def next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
         return job.schedule.at
     try:
         return first_run(job.schedule, job.window, job_id, now)
-    except (
-        TimingError
-    ):  # e.g. its zone is unknown here: the job can still be read, changed and deleted
+    except TimingError:
+        # For example, its zone is unknown here. The job can still be read, changed and deleted.
         return None
 
 

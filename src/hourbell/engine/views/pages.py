@@ -18,6 +18,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import asyncpg
 import msgspec
 
+from hourbell.documents.problems import text_problem
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.store.queries import queries
@@ -88,6 +89,31 @@ def page_of(sources: Sequence[PageSource[Any]], size: int) -> Page:
         keys = keys[:size]
         floor = keys[-1]
     return Page([found[key] for key in keys], None if floor is None else page_token(floor))
+
+
+def first_rows(
+    rows: Sequence[asyncpg.Record],
+    size: int,
+    make: Callable[[asyncpg.Record], Any],
+    key: Callable[[asyncpg.Record], object] = by_id,
+) -> Page:
+    """A page of a list with one source, whose statement was asked for one row more than `size`."""
+    more = len(rows) > size
+    return Page(
+        [make(row) for row in rows[:size]], page_token(key(rows[size - 1])) if more else None
+    )
+
+
+def by_name(row: asyncpg.Record) -> str:
+    """The position of a row in a list ordered by name."""
+    name: str = row["name"]
+    return name
+
+
+def read_name(token: str | None) -> str:
+    """The name in a page token, after which the list continues; empty: at its beginning."""
+    name: str = "" if token is None else read_token(token, str)
+    return "" if text_problem(name) is not None else name  # a forged token: no name sorts there
 
 
 def page_token(position: object) -> str:

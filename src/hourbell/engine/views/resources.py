@@ -15,7 +15,15 @@ from hourbell.documents.problems import shown_key, text_problem
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
 from hourbell.engine.views.activity import Share, shares
-from hourbell.engine.views.pages import MAX_PAGE_SIZE, Page, page_token, read_token, walk
+from hourbell.engine.views.pages import (
+    MAX_PAGE_SIZE,
+    Page,
+    by_name,
+    first_rows,
+    read_name,
+    read_token,
+    walk,
+)
 from hourbell.model.errors import InvalidInput, NotFound
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.store.queries import queries
@@ -142,16 +150,9 @@ async def _list(
     token: str | None,
     settings: Callable[[asyncpg.Record], Limits],
 ) -> Page:
-    after = "" if token is None else read_token(token, str)
-    if text_problem(after) is not None:
-        after = ""  # a forged token: no name sorts there
     size = min(page_size, MAX_PAGE_SIZE)
-    rows = await walk(engine, _Q[statement], after, size + 1)
-    more = len(rows) > size
-    return Page(
-        [NamedResource(row["name"], settings(row)) for row in rows[:size]],
-        page_token(rows[size - 1]["name"]) if more else None,
-    )
+    rows = await walk(engine, _Q[statement], read_name(token), size + 1)
+    return first_rows(rows, size, lambda row: NamedResource(row["name"], settings(row)), by_name)
 
 
 async def _row(engine: Engine, kind: str, name: str) -> asyncpg.Record:

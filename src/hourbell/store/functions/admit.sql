@@ -228,8 +228,8 @@ language sql as $$
 $$;
 
 -- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_checks belong to p_ids, in the order in
--- which they fell due. p_checks: null: none of them is under a limit or suspect. Fairness comes from the tag that each
--- gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
+-- which they fell due. p_queues and p_tasks have a single element if it is that of all. p_checks: null: none of them is
+-- under a limit or suspect. Fairness comes from the tag that each gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
 -- what counts against a limit is a slab of its own.
 -- Example: 1,000 executions for a queue with 5 sessions become 20 slabs of 50; 6 executions become 6 slabs of one.
 create or replace function hourbell.make_ready(
@@ -243,6 +243,8 @@ declare
   times float8[];  -- the virtual time of each of `queues`
   positions int[];
   tags float8[];
+  ids bigint[];
+  size int;
 begin
   select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
   from (select distinct unnest(p_queues) as queue) as q
@@ -250,31 +252,30 @@ begin
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p_priority
     order by pass desc limit 1) as v on true;
   select * into positions, tags from hourbell.tag(p_queues, p_tenants, p_priority, queues, times, p_pass);
+  -- The usual case: one line, and all of it is put into slabs. It is sorted by the tags alone.
+  if p_checks is null and cardinality(p_queues) = 1 and cardinality(p_tasks) = 1 then
+    select array_agg(id), array_agg(tag) into ids, tags
+    from (
+      select p_ids[pos] as id, tag from (select unnest(positions) as pos, unnest(tags) as tag) as r order by tag, id) as r;
+    size := hourbell.slab_size(p_queues[1], cardinality(ids));
+    insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+    select tags[k], tags[least(k + size, cardinality(ids) + 1) - 1], p_generation, p_tasks[1], p_queues[1], p_priority,
+      false, ids[k:k + size - 1]
+    from generate_series(1, cardinality(ids), size) as k;
+    perform hourbell.note_highest(p_queues, tags[cardinality(tags):], p_priority, p_pass);
+    return;
+  end if;
   with tagged as materialized (
-    select tag, p_ids[pos] as id, p_queues[pos] as queue, p_tasks[pos] as task,
+    select tag, p_ids[pos] as id, coalesce(p_queues[pos], p_queues[1]) as queue,
+      coalesce(p_tasks[pos], p_tasks[1]) as task,
       coalesce(p_checks[pos] & hourbell.checks_limited() > 0, false) as limited,
       coalesce(p_checks[pos] & hourbell.checks_suspect() > 0, false) as suspect
-    from unnest(positions, tags) as r(pos, tag)),
+    from (select unnest(positions) as pos, unnest(tags) as tag) as r),
   sizes as materialized (
-    select t.queue, t.highest, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1)::int as size
-    from (select queue, count(*) as n, max(tag) as highest from tagged group by queue) as t
-    cross join lateral (
-      select count(*) as n from hourbell.sessions as s
-      where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
+    select queue, max(tag) as highest, hourbell.slab_size(queue, count(*)) as size from tagged group by queue),
   suspected as (
     insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
     select tag, id, queue, p_priority, p_now, limited, p_generation, task from tagged where suspect),
-  times as materialized (
-    select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
-    from sizes as t
-    left join lateral (
-      select v, highest, ctid as row from hourbell.virtual_time as v
-      where v.queue = t.queue and v.priority = p_priority order by pass desc limit 1) as v on true),
-  passed as (
-    delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
-  highest as (
-    insert into hourbell.virtual_time (queue, priority, v, highest, pass)
-    select queue, p_priority, v, highest, p_pass from times),
   lines as materialized (
     select queue, task, array_agg(id order by tag, id) as ids, array_agg(tag order by tag, id) as tags
     from tagged where not (suspect or limited) group by queue, task),
@@ -284,9 +285,43 @@ begin
     from lines as l join sizes as s using (queue)
     cross join lateral generate_series(1, cardinality(l.ids), s.size) as k
     union all
-    select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect)
-  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-  select tag, last_tag, p_generation, task, queue, p_priority, limited, ids from slabs order by queue, tag;
+    select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect),
+  made as (
+    insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+    select tag, last_tag, p_generation, task, queue, p_priority, limited, ids from slabs order by queue, tag)
+  select array_agg(queue), array_agg(highest) into queues, tags from sizes;
+  perform hourbell.note_highest(queues, tags, p_priority, p_pass);
+end $$;
+
+-- How many executions a slab of a queue has in which p_count become ready: few enough for four claims of each session.
+create or replace function hourbell.slab_size(p_queue bigint, p_count bigint) returns int
+language plpgsql stable set plan = lookups as $$
+declare sessions int := 0;
+begin
+  if p_count > 4 then
+    select count(*) into sessions from hourbell.sessions as s
+    where s.id > 0 and (s.all_queues or p_queue = any (s.queues));
+  end if;
+  return greatest(least(p_count / (4 * greatest(sessions, 1)), 100), 1);
+end $$;
+
+-- Notes the highest tags that were given in queues: `move_virtual_time` moves up to them when nothing is ready.
+create or replace function hourbell.note_highest(
+  p_queues bigint[], p_highest float8[], p_priority smallint, p_pass bigint
+) returns void
+language plpgsql set plan = lookups_unsorted as $$
+#variable_conflict use_column
+begin
+  with times as materialized (
+    select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
+    from unnest(p_queues, p_highest) as t(queue, highest)
+    left join lateral (
+      select v, highest, ctid as row from hourbell.virtual_time as v
+      where v.queue = t.queue and v.priority = p_priority order by pass desc limit 1) as v on true),
+  passed as (
+    delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null)))
+  insert into hourbell.virtual_time (queue, priority, v, highest, pass)
+  select queue, p_priority, v, highest, p_pass from times;
 end $$;
 
 -- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more;
@@ -345,9 +380,16 @@ begin
   from (
     select pos, hourbell.is_served(p_serving, queue, hourbell.task(target)) and pos <> all (limited) as is_plain
     from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)) as s;
-  select array_agg(i.id), array_agg(i.tenant), array_agg(s.queue::bigint), array_agg(hourbell.task(s.target))
-  into ids, tenants, queues, tasks
-  from unnest(plain) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant);
+  queues := array(select distinct queue from unnest(plain));
+  tasks := array(select distinct hourbell.task(target) from unnest(plain));
+  if cardinality(queues) > 1 or cardinality(tasks) > 1 then
+    select array_agg(i.id), array_agg(i.tenant), array_agg(s.queue::bigint), array_agg(hourbell.task(s.target))
+    into ids, tenants, queues, tasks
+    from unnest(plain) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant);
+  else
+    select array_agg(i.id), array_agg(i.tenant) into ids, tenants
+    from (select unnest(s.ids) as id, unnest(s.tenants) as tenant from unnest(plain) as s) as i;
+  end if;
   if ids is not null then
     perform hourbell.make_ready(ids, tenants, queues, tasks, null, p_priority, p_generation, p_now, p_pass);
   end if;

@@ -12,6 +12,7 @@
 -- A rate limit may delay a start slightly (`start_rate_limited`): `waits` has the seconds until each execution may
 -- start; null: all may start at once. p_same_start: take only executions that may start at the same moment, for a
 -- worker that cannot wait.
+-- fences: one for each of `ids`, or one for each hundred of them.
 -- recalled: the claim took executions that may no longer start, and returned them to the gate.
 create or replace function hourbell.take_ready(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_lowest_first boolean,
@@ -165,14 +166,15 @@ begin
       for k in 1 .. cardinality(queues) loop
         slabs := hourbell.take_slabs(queues[k], p, lines[k], fitting, shares[k]);
         continue when slabs = '{}';
-        select popped || array_agg(i.id order by s.pos, i.pos),
-          stale || array_agg(i.id) filter (where s.generation < newest),
+        popped := popped || array(select i.id from unnest(slabs) as s cross join lateral unnest(s.ids) as i(id));
+        continue when not exists (select from unnest(slabs) as s where s.generation < newest or s.limited);
+        select stale || array_agg(i.id) filter (where s.generation < newest),
           limited || array_agg(i.id order by s.pos) filter (where s.single),
           tags || array_agg(s.tag order by s.pos) filter (where s.single),
           generations || array_agg(s.generation order by s.pos) filter (where s.single)
-        into popped, stale, limited, tags, generations
+        into stale, limited, tags, generations
         from unnest(slabs) with ordinality as s(tag, last_tag, generation, task, queue, priority, single, ids, pos)
-        cross join lateral unnest(s.ids) with ordinality as i(id, pos);
+        cross join lateral unnest(s.ids) as i(id);
       end loop;
     end loop;
   end if;
@@ -286,7 +288,8 @@ end $$;
 
 -- Leases executions to a session, in slabs of up to a hundred in the given order; what counts against a limit
 -- (p_limited) is leased one by one. Each slab has a fence of its own, from p_fence on. p_versions: null: all are
--- one-time jobs. p_notifies: whether some of them have notifications. Returns the fence of each execution.
+-- one-time jobs. p_notifies: whether some of them have notifications. Returns the fence of each execution or, if nothing
+-- is limited, of each hundred.
 create or replace function hourbell.lease(
   p_session bigint, p_claim int, p_ids bigint[], p_versions int[], p_limited bigint[], p_notifies boolean,
   p_fence bigint, p_at timestamptz, p_alone boolean
@@ -300,7 +303,7 @@ begin
     select p_session, p_fence + k, p_at, p_claim, p_alone, false, p_notifies, p_ids[100 * k + 1:100 * k + 100],
       p_versions[100 * k + 1:100 * k + 100]
     from generate_series(0, (cardinality(p_ids) - 1) / 100) as k;
-    return array(select p_fence + k / 100 from generate_series(0, cardinality(p_ids) - 1) as k);
+    return array(select p_fence + k from generate_series(0, (cardinality(p_ids) - 1) / 100) as k);
   end if;
   with numbered as materialized (
     select id, version, pos, limited,

@@ -84,7 +84,7 @@ end $$;
 
 -- Ends groups and creates their callbacks. That of p_groups[k] is the webhook p_targets[k], p_specs[k]; null: a job of a
 -- task, from the term of the group. A group that another leader has ended gets none. A job that is refused, because of
--- a quota, is tried again after a minute.
+-- a quota, is retried after a minute.
 create or replace function hourbell.end_groups(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_queue smallint, p_groups bigint[], p_targets int[], p_specs text[]
 ) returns void

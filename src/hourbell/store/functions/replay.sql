@@ -12,7 +12,7 @@ end $$;
 
 -- Replays the dead letter p_ids[k] at p_run_at[k]: an execution of a recurring job by the job's current version and
 -- policies, a one-time job by its own. Its deadlines are counted again from that time. Attempts and fence continue to
--- count; its retries start over. Returns the ids that were replayed.
+-- count, and its lateness stays that of its first start; its retries start over. Returns the ids that were replayed.
 -- Letters that cannot be replayed stay: the job was deleted, or the same occurrence was backfilled again and is live.
 -- Letters locked by another transaction are skipped.
 create or replace function hourbell.replay(p_ids bigint[], p_run_at timestamptz[], p_now timestamptz) returns bigint[]
@@ -48,7 +48,9 @@ begin
        priority, origin, overlap, at_most_once, spec, history, updated_at, target, key, key_limit, replayed_attempt,
        replayed_fence, notifies)
     select id, job, occurrence, at, fence, at + make_interval(secs => (said ->> 'start_deadline_seconds')::int),
-      at + make_interval(secs => (said ->> 'deadline_seconds')::int), first_started_at, tenant,
+      at + make_interval(secs => (said ->> 'deadline_seconds')::int),
+      -- One whose first attempt was its last has it in the history only.
+      coalesce(first_started_at, (history -> 0 ->> 'started_at')::timestamptz), tenant,
       coalesce(job_version, version), attempt, coalesce(job_queue, queue), coalesce(job_priority, priority), origin,
       case
         when not recurs then hourbell.overlap_allow()

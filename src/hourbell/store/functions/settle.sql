@@ -204,9 +204,18 @@ $$;
 create or replace function hourbell.are_whole(p_slabs hourbell.leased[], p_ids bigint[], p_fences bigint[])
 returns boolean
 language plpgsql stable as $$
+declare
+  slab hourbell.leased;
+  before int := 0;  -- executions of the slabs before this one
+  n int;
 begin
-  return (
-    select array_agg(m.id) = p_ids and array_agg(m.fence) = p_fences from hourbell.members(p_slabs) as m);
+  foreach slab in array p_slabs loop
+    n := cardinality(slab.ids);
+    if p_ids[before + 1:before + n] <> slab.ids or p_fences[before + 1:before + n] <> array_fill(slab.fence, array[n])
+    then return false; end if;
+    before := before + n;
+  end loop;
+  return before = cardinality(p_ids);
 end $$;
 
 -- Records that all executions of these slabs have succeeded; the times are in the order of the slabs. This takes two

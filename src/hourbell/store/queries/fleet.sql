@@ -48,12 +48,15 @@ cross join lateral (
 group by tier & 3
 
 -- name: parked
--- Parked executions by priority, among $1. Those that wait for a concurrency key have no priority there.
-select coalesce(e.priority, p.priority) as priority, count(*)::int as n
-from (select kind, priority, id from hourbell.parked order by id limit $1) as p
+-- Parked executions by priority, among $1, and since when the first of them wait. Those that wait for a concurrency key
+-- have no priority there.
+select coalesce(e.priority, p.priority) as priority, count(*)::int as n, min(e.run_at) as oldest
+from (
+  select kind, priority, id, row_number() over (partition by priority order by id) as pos
+  from (select kind, priority, id from hourbell.parked order by id limit $1) as p) as p
 left join lateral (
-  select priority from hourbell.executions as e
-  where e.id = p.id and p.kind = hourbell.blocker_concurrency_key() offset 0) as e on true
+  select priority, run_at from hourbell.executions as e
+  where e.id = p.id and (p.pos <= 10 or p.kind = hourbell.blocker_concurrency_key()) offset 0) as e on true
 group by 1
 
 -- name: running

@@ -42,7 +42,8 @@ update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 
 -- name: blocker_of
 -- What an execution is parked by: the blocker, one holder of what it waits for, its limit and how much
--- of it is in use, whether it is the first in the line, and when its token arrives if it is not overtaken. $2 now.
+-- of it is in use, whether it is the first in the line, and when its token arrives if it is not overtaken; if it waits
+-- for a worker with its task, the name of the task, or null for webhooks. $2 now.
 select p.kind, p.key,
   case p.kind
     when hourbell.blocker_job() then (select e.id from hourbell.blocking_runs(p.key, '{}') as e
@@ -60,7 +61,9 @@ select p.kind, p.key,
   not exists (
     select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
       and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id)) as is_first,
-  p.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task
+  p.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task,
+  case when p.kind = hourbell.blocker_task() then (
+    select t.name from hourbell.tasks as t where t.id = (p.key & 4294967295)::int) end as task
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 cross join lateral (

@@ -11,21 +11,14 @@ Every create takes the same steps:
     names     resolve tenants, queues, targets and timetables to ids; unknown names are created
     insert    `hourbell.create_jobs`, bisected when a row fails; joins and announcements follow
 
-There are three variants, which differ in what fails together:
+There are two variants, which differ in what fails together:
 
-    create_job             one job; concurrent requests share a statement and a commit (`single`)
-    create_batch           many documents in one transaction; a job that fails is reported at its
-                           position, the others are created (`batch`)
-    create_one_time_jobs   many checked jobs in one statement, all or none (`batch`)
+    create_job     one job; concurrent requests share a statement and a commit (`single`)
+    create_batch   many documents in one transaction; a job that fails is reported at its
+                   position, the others are created (`batch`)
 """
 
-from hourbell.engine.life.create.batch import (
-    MAX_BATCH_ITEMS,
-    Refused,
-    Result,
-    create_batch,
-    create_one_time_jobs,
-)
+from hourbell.engine.life.create.batch import MAX_BATCH_ITEMS, Refused, Result, create_batch
 from hourbell.engine.life.create.insert import KeyTaken
 from hourbell.engine.life.create.request import CreateRequest, create_request, read_context
 from hourbell.engine.life.create.single import Created, create_job, try_create
@@ -39,7 +32,6 @@ __all__ = [
     "Result",
     "create_batch",
     "create_job",
-    "create_one_time_jobs",
     "create_request",
     "read_context",
     "try_create",

@@ -1,9 +1,9 @@
 """Create many jobs in one transaction, with one idempotency key and one answer.
 
-Checked jobs are created all or none. Documents are created independently: an error of one is
-reported at its position in the answer, and the others are created. The same holds for a unique key
-that is locked by another transaction: the rows are bisected, within the transaction, until the
-blocked one is alone, and that item gets an error that asks the client to retry.
+Documents are created independently: an error of one is reported at its position in the answer, and
+the others are created. The same holds for a unique key that is locked by another transaction: the
+rows are bisected, within the transaction, until the blocked one is alone, and that item gets an
+error that asks the client to retry.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ from hourbell.engine.life.create.insert import (
     Problem,
     after_commit,
 )
-from hourbell.engine.life.create.names import (
-    Blocked,
-    ResolvedNames,
-    resolve_available,
-    resolve_names,
-)
+from hourbell.engine.life.create.names import Blocked, ResolvedNames, resolve_available
 from hourbell.engine.life.create.request import (
     CreateContext,
     CreateRequest,
@@ -43,22 +38,15 @@ from hourbell.engine.life.references import (
     required_calendars,
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
-from hourbell.model.errors import (
-    Conflict,
-    DuplicateJob,
-    FieldError,
-    HourbellError,
-    InvalidInput,
-)
+from hourbell.model.errors import Conflict, DuplicateJob, FieldError, HourbellError, InvalidInput
 from hourbell.model.ids import job_text
-from hourbell.model.jobs import DEFAULT_TENANT, NewJob, OnDuplicate
+from hourbell.model.jobs import DEFAULT_TENANT, OnDuplicate
 from hourbell.store.database import Connection
 
 T = TypeVar("T")
 
 MAX_BATCH_ITEMS = 10_000
 
-_ATOMIC_TIMEOUTS = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
 _ITEM_TIMEOUTS = LockTimeouts(50, 5_000)  # short for locks that a single item needs
 _MAX_PROBLEMS = 16  # problems with names that are reported individually
 # Items parsed before other tasks may run; larger slices do not fit in the CPU caches.
@@ -74,38 +62,6 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 Result = int | Refused  # the id of the job, or why it was not created
-
-
-async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
-    """Create many checked one-time jobs, all or none, in one statement; their ids, in order.
-
-    Calls may run concurrently; each is a transaction of its own.
-    """
-    key_owner = jobs[0].tenant_id
-    context = await read_context(engine, len(jobs), tenants={job.tenant_id for job in jobs})
-    request_row = RequestRow(key_owner, write.actor)
-    rows = [
-        job_row(job_id, job, request_row) for job_id, job in zip(context.ids, jobs, strict=True)
-    ]
-
-    writing = Idempotent(engine, write, FAILPOINTS, key_owner, context.now, list[int])
-    async for attempt in writing:
-        names = await resolve_names(engine, rows, context.now, key_owner)
-        async with attempt.transaction(names.tenants[key_owner]) as connection:
-            problems = await JobInserter(
-                engine, context, names, _ATOMIC_TIMEOUTS, connection
-            ).insert(rows)
-            for problem in problems.values():
-                assert isinstance(problem, KeyTaken | HourbellError)
-                raise (
-                    DuplicateJob(job_text(problem.job_id))
-                    if isinstance(problem, KeyTaken)
-                    else problem
-                )
-            attempt.answer = context.ids
-    if writing.executed:
-        await after_commit(engine, rows, names, context.now)
-    return writing.answer
 
 
 async def create_batch(

@@ -69,9 +69,8 @@ class CreateContext:
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self.quota_left: dict[
-            str, int
-        ] = {}  # by tenant with a quota: how many more jobs it may have
+        # By tenant with a quota: how many more jobs it may have.
+        self.quota_left: dict[str, int] = {}
         self._reserved: Counter[str] = Counter()  # how many of those are reserved
         self._quotas: dict[str, int] = {}
         self._queues: dict[str, QueueSettings] = {}

@@ -63,15 +63,11 @@ _ENQUEUE = ENQUEUE.format("$1", "$2", "$3", "$4", "$5")
 _CANCEL = CANCEL.format("$1", "$2", "$3")
 _GROUP = GROUP.format("$1", "$2", "$3", "$4")
 _MAX_GROUP = 500  # calls that wait for a connection and are sent together
-_POLL_SECONDS = (
-    0.02,
-    0.05,
-    0.1,
-    0.25,
-)  # between two looks at a job that is waited for; then the last
+# Between two looks at a job whose end is awaited; the last one is repeated.
+_POLL_SECONDS = (0.02, 0.05, 0.1, 0.25)
 
 
-class Own:
+class AppConnections:
     """What an app uses when it is given no connection."""
 
     def __init__(self, database: Database, stack: AsyncExitStack, connections: int) -> None:
@@ -84,7 +80,7 @@ class Own:
         self._waiting: deque[tuple[PlannedCall, asyncio.Future[Created]]] = deque()
 
     @classmethod
-    async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> Own:
+    async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> AppConnections:
         if not await _is_prepared(dsn):
             raise NotMigrated(
                 f"Tables or functions of this version are missing in the database {shown_dsn(dsn)}. "

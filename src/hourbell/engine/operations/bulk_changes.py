@@ -1,4 +1,4 @@
-"""bulk: pause and resume all jobs that a filter selects, and resume jobs whose pause is over.
+"""bulk changes: pause and resume all jobs that a filter selects.
 
 The jobs are changed page by page. A page is one statement, which changes each of its jobs exactly
 as a change of that job alone would (`change.py`), and commits. So no transaction is long, and a
@@ -14,14 +14,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
-import structlog
 
 from hourbell.documents.pauses import JobSelection
 from hourbell.documents.schedules import timetable_of
-from hourbell.engine.codes import PAUSE_OVER
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.operations.change import (
@@ -37,23 +35,18 @@ from hourbell.engine.operations.change import (
     require_future,
 )
 from hourbell.engine.operations.idempotency import Idempotent, Write, store_answer, write_row
-from hourbell.engine.views.jobs import JobFilter, find_jobs, list_jobs
+from hourbell.engine.views.jobs import JobFilter, list_jobs, recorded_under
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
-from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, Pause
+from hourbell.model.jobs import Job, JobStatus, Pause
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 from hourbell.timing.rules import compile_rule
 
-log = structlog.get_logger(component="scheduler")
-
 _Q = queries("pauses")
 _PAGE = 100  # jobs changed in one transaction
 _MAX_SECONDS = 20.0  # after which a request answers with a token to continue
-_MAX_CHECKED = 200  # pauses that one step of the leader looks at
-_LOOK_AGAIN = timedelta(days=1)  # at a pause without an end: whether the job is still paused
-_RETRY = timedelta(seconds=30)  # when a job could not be resumed
 
 
 class BulkChanged(msgspec.Struct, frozen=True):
@@ -69,7 +62,8 @@ async def pause_jobs(
 ) -> BulkChanged:
     """Pause the scheduled jobs that are selected."""
     selected = _Selected(engine, selection, JobStatus.SCHEDULED)
-    return await _change_selected(engine, selected, write, PAUSE, decide_pause(pause), pause)
+    owner = await recorded_under(engine, selection.tenant_id)
+    return await _change_selected(engine, selected, owner, write, PAUSE, decide_pause(pause), pause)
 
 
 async def resume_jobs(
@@ -77,39 +71,8 @@ async def resume_jobs(
 ) -> BulkChanged:
     """Resume the paused jobs that are selected; `reason`: only those paused with this reason."""
     selected = _Selected(engine, selection, JobStatus.PAUSED, reason)
-    return await _change_selected(engine, selected, write, RESUME, decide_resume)
-
-
-async def end_pauses(engine: Engine, now: datetime) -> bool:
-    """Resume the jobs whose pause is over; True if there may be more of them.
-
-    It needs no epoch: a job is resumed only if it has the version that the end of its pause was
-    read with, and two nodes cannot both resume it.
-    """
-    rows = await engine.database.fetch(_Q["pauses_to_check"], now, _MAX_CHECKED)
-    if not rows:
-        return False
-    over = [row for row in rows if row["is_paused"] and row["until"] is not None]
-    gone = [row for row in rows if not row["is_paused"]]
-    kept = [row for row in rows if row["is_paused"] and row["until"] is None]
-    for statement, some, at in (
-        ("forget_pauses", gone, ()),
-        ("look_later", kept, (now + _LOOK_AGAIN,)),
-    ):
-        if some:
-            seen = [row["job"] for row in some], [row["look_at"] for row in some]
-            await engine.database.fetch(_Q[statement], *seen, *at)
-    versions = {row["job"]: row["version"] for row in over}
-    jobs = await find_jobs(engine, list(versions), now)
-    unchanged = [job for job in jobs if job.version == versions[job.job_id]]
-    write = Write(actor=PAUSE_OVER)
-    page = await _change_page(engine, unchanged, now, write, RESUME, decide_resume)
-    if page.failed:
-        stuck = [row for row in over if row["job"] in page.failed]
-        log.warning("paused jobs not resumed", jobs=len(stuck))
-        seen = [row["job"] for row in stuck], [row["look_at"] for row in stuck]
-        await engine.database.fetch(_Q["look_later"], *seen, now + _RETRY)
-    return len(rows) == _MAX_CHECKED
+    owner = await recorded_under(engine, selection.tenant_id)
+    return await _change_selected(engine, selected, owner, write, RESUME, decide_resume)
 
 
 async def paused_with(
@@ -152,7 +115,6 @@ class _Selected:
         self._reason = reason
         self._left = selection.limit
         self.token = selection.token
-        self.tenant = selection.tenant_id or engine.scope or DEFAULT_TENANT
 
     async def next_page(self) -> list[Job] | None:
         """Some jobs, or none although there are more; None: that was all, or the limit."""
@@ -171,15 +133,16 @@ class _Selected:
 async def _change_selected(
     engine: Engine,
     selected: _Selected,
+    owner: str,
     write: Write,
     operation: ChangeKind,
     decide: Decision,
     pause: Pause = Pause(),  # noqa: B008 - frozen
 ) -> BulkChanged:
     now = await engine.clock.now()
-    tenant = await engine.tenant(selected.tenant, now)
+    tenant = await engine.tenant(owner, now)
     alone = Write(actor=write.actor)  # of each job: the key belongs to the whole request
-    writing = Idempotent(engine, write, operation.failpoints, selected.tenant, now, BulkChanged)
+    writing = Idempotent(engine, write, operation.failpoints, owner, now, BulkChanged)
     async for attempt in writing:
         require_future(pause, now)
         changed = left = 0
@@ -189,7 +152,7 @@ async def _change_selected(
             if jobs is None:
                 break
             now = await engine.clock.now()
-            page = await _change_page(engine, jobs, now, alone, operation, decide)
+            page = await change_page(engine, jobs, now, alone, operation, decide)
             changed += page.changed
             left += len(page.failed)
         answer = BulkChanged(changed, left, selected.token)
@@ -204,7 +167,7 @@ class _ChangedPage(msgspec.Struct, frozen=True):
     failed: set[int]  # the ids of jobs that could not be changed
 
 
-async def _change_page(
+async def change_page(
     engine: Engine,
     jobs: Sequence[Job],
     now: datetime,
@@ -212,6 +175,7 @@ async def _change_page(
     operation: ChangeKind,
     decide: Decision,
 ) -> _ChangedPage:
+    """Change these jobs in one transaction; those that were changed since they were read, alone."""
     changes, refused = await decide_all(engine, jobs, now, write, operation, decide)
     failed = set(refused)
     outcomes = await _commit(engine, changes, now, write, operation)
