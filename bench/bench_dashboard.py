@@ -1,8 +1,9 @@
-"""The pages of the dashboard on big tables: how long each of the calls takes that they make.
+"""The pages of the dashboard on big tables: how long each of the calls takes that they make, and how long the first page.
 
 A fresh embedded server, filled straight into the tables: recurring jobs, the ledger of a month, a backlog of every kind,
 dead letters, and the counts of a day. The API is a process of its own, as `hourbell api` runs it; calls are made one
 after the other, over HTTP on the loopback interface. The first call of each is not counted: it plans the statements.
+Then Chromium, if it is installed, loads the overview with an empty cache, until what needs attention is on the page.
 
     python bench/bench_dashboard.py [JOBS [EXECUTIONS]]    a million and ten million unless told
 """
@@ -10,7 +11,9 @@ after the other, over HTTP on the loopback interface. The first call of each is 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import shutil
 import sys
 import time
 from collections import Counter
@@ -20,9 +23,12 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlencode
 
+import psutil
 import uvloop
+from playwright.sync_api import Browser, sync_playwright
 from support import engine, free_port, report, server, spawn
 
+from hourbell.api.dashboard import FILES
 from hourbell.compose import Role, running, tune_garbage_collector
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.activity import MINUTE, SAMPLE, minute_of
@@ -35,6 +41,7 @@ EXECUTIONS = 10_000_000
 LIVE = 100_000  # executions that wait or run, of each place
 DAYS = timedelta(days=30)
 CALLS = 30
+LOADS = 10
 CHUNK = 200_000
 TARGET_MS = 300.0
 
@@ -279,6 +286,47 @@ def measured(connection: HTTPConnection, path: str) -> dict[str, object]:
     return spread(taken) | items
 
 
+def loads(url: str) -> dict[str, object]:
+    """How long the overview takes in a browser that has nothing of it in its cache."""
+    program = shutil.which("chromium")
+    if program is None:
+        return {"left_out": "Chromium is not installed"}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        load(browser, url)  # the browser itself is warm
+        taken, processor = zip(*(load(browser, url) for _ in range(LOADS)), strict=True)
+        browser.close()
+    return spread(list(taken)) | {"processor_ms": round(median(processor) * 1000)} | script_sizes()
+
+
+def load(browser: Browser, url: str) -> tuple[float, float]:
+    """The seconds until what needs attention is shown, and the processor time of the browser."""
+    context = browser.new_context()
+    page = context.new_page()
+    began, before = time.monotonic(), browser_seconds()
+    page.goto(url, wait_until="commit")
+    page.get_by_role("heading", name="Needs attention").wait_for()
+    taken = time.monotonic() - began, browser_seconds() - before
+    context.close()
+    return taken
+
+
+def browser_seconds() -> float:
+    """The processor time of the children of this process that live."""
+    total = 0.0
+    for child in psutil.Process().children(recursive=True):
+        if "chrom" in child.name():
+            times = child.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def script_sizes() -> dict[str, int]:
+    """The bytes of all scripts of the dashboard, compressed as the server sends them."""
+    sizes = [len(gzip.compress(each.read_bytes(), 9)) for each in FILES.rglob("*.js")]
+    return {"scripts": len(sizes), "script_bytes_gzip": sum(sizes)}
+
+
 async def serve(dsn: str, port: int) -> None:
     settings = Settings(data_dir=Path("unused"), database_url=dsn, port=port)
     async with running(dsn, settings, {Role.API}, {}):
@@ -293,7 +341,7 @@ async def prepare(dsn: str, jobs: int, executions: int) -> dict[str, float]:
         return await count_day(made)
 
 
-def measure(dsn: str) -> dict[str, dict[str, object]]:
+def measure(dsn: str) -> tuple[dict[str, dict[str, object]], dict[str, object]]:
     port = free_port()
     api = spawn("serve", dsn, str(port))
     assert api.stdout is not None
@@ -301,8 +349,9 @@ def measure(dsn: str) -> dict[str, dict[str, object]]:
     connection = HTTPConnection("127.0.0.1", port)
     found = {name: measured(connection, path) for name, path in calls(connection).items()}
     connection.close()
+    cold = loads(f"http://127.0.0.1:{port}/")
     api.communicate("")
-    return found
+    return found, cold
 
 
 def main() -> None:
@@ -313,9 +362,17 @@ def main() -> None:
     jobs, executions = [*numbers, *(JOBS, EXECUTIONS)[len(numbers) :]]
     with server() as dsn:
         counting = uvloop.run(prepare(dsn, jobs, executions))
-        pages = measure(dsn)
+        pages, cold = measure(dsn)
     slow = [name for name, each in pages.items() if float(str(each["p99_ms"])) > TARGET_MS]
-    report("dashboard", jobs=jobs, executions=executions, counting=counting, slow=slow, pages=pages)
+    report(
+        "dashboard",
+        jobs=jobs,
+        executions=executions,
+        counting=counting,
+        slow=slow,
+        pages=pages,
+        cold_load=cold,
+    )
 
 
 main()

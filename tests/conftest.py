@@ -12,9 +12,10 @@ stay open from one to the next (`kept.py`), and all tests of a process share one
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
 
@@ -168,6 +169,17 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is imported or collected becomes garbage: no search for it now, nor in any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -64,6 +64,20 @@ MAY_IMPORT = {
 }
 
 
+def test_a_package_says_what_each_of_its_modules_is() -> None:
+    missing = []
+    for mouth in sorted(SOURCE.rglob("__init__.py")):
+        folder = mouth.parent
+        if folder == SOURCE or "contrib" in folder.parts:  # docs/architecture.md; that of Django
+            continue
+        essay = ast.get_docstring(ast.parse(mouth.read_text())) or ""
+        packages = [path.parent.name for path in folder.glob("*/__init__.py")]
+        modules = [path.stem for path in folder.glob("*.py") if path != mouth]
+        words = set(re.findall(r"\w+", essay))
+        missing += [f"{folder.name}: {name}" for name in modules + packages if name not in words]
+    assert missing == []
+
+
 def test_imports_point_in_one_direction() -> None:
     wrong = []
     for path, tree in parsed_sources():

@@ -113,6 +113,20 @@ class NotMigrated(ConfigurationError):
     title = "The database is not migrated"
 
 
+class CannotConnect(StoreUnavailable):
+    """The database cannot be reached when an app is opened."""
+
+    def __init__(self, database: str, why: str) -> None:
+        HourbellError.__init__(self, self.text(database, why))
+
+    @staticmethod
+    def text(database: str, why: str) -> str:
+        return (
+            f"The database {database} cannot be used: {why.rstrip('.')}. Check App(url=…) or "
+            f"HOURBELL_DATABASE_URL, and that PostgreSQL runs there."
+        )
+
+
 class JobFailed(HourbellError):
     """A job whose result is wanted has not succeeded."""
 

@@ -130,6 +130,11 @@ def case(name: str) -> Callable[[CaseOf], CaseOf]:
     return add
 
 
+PLAN_GUARD_TASK = Step(
+    "insert into hourbell.tasks (name, created_at) values ('plan-guard', clock_timestamp())"
+)
+
+
 # Plan.
 
 
@@ -666,6 +671,17 @@ def _(s: Scene) -> Case:
     return listing(J["list_recurring_of_tenant"], args, rows=1_100, buffers=5_000)
 
 
+@case("a number of recurring jobs by their names")
+def _(s: Scene) -> Case:
+    return listing(J["count_named"], ["job-1", "job-2", 1_000], rows=1_010, buffers=1_200)
+
+
+@case("recurring jobs by their names")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, LOOK, None, None, "job-1234", None, None, "job-1235"]
+    return listing(J["list_recurring_named"], args, rows=250, buffers=800)
+
+
 @case("one-time jobs of everybody")
 def _(s: Scene) -> Case:
     args = [NEWEST, 51, 1000, [0, 1, 2], None, None, None]
@@ -781,7 +797,7 @@ def _(s: Scene) -> Case:
 
 @case("the tenants of the herds")
 def _(s: Scene) -> Case:
-    args = [[1, 2, 3], s.now, 1000, 10, None]
+    args = [[1, 2, 3], s.now, 1000, 10]
     return listing(F["tenants_of_timetables"], args, rows=3_100, buffers=4_000)
 
 
@@ -989,6 +1005,27 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     args = creating(s, 20, unique=s.unique_keys[:20], replaces=True)
     return Case(J["create_jobs"], args, rows=500, buffers=20_000)
+
+
+@case("enqueueing a job with a unique key, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
+    args = ['[{"task": "plan-guard", "tenant": "tenant-1"}]', ["{}"], ["new"]]
+    return Case(statement, args, rows=20, buffers=1_000, before=[PLAN_GUARD_TASK])
+
+
+@case("enqueueing 200 jobs with unique keys that others have, and keeping those")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
+    term = '[{"task": "plan-guard", "tenant": "tenant-1", "on_duplicate": "keep"}]'
+    args = [term, ["{}"] * 200, s.unique_keys[:200]]
+    return Case(statement, args, rows=1_500, buffers=30_000, before=[PLAN_GUARD_TASK])
+
+
+@case("cancelling by a unique key, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select hourbell.cancel(null, $1, $2)"
+    return Case(statement, ["a key of no job", "tenant-1"], rows=10, buffers=1_000)
 
 
 @case("who has a unique key")
@@ -1481,8 +1518,8 @@ def creating(
     tenants = [1 + n % 10_000 for n in range(count)] if keys else [1] * count
     kept = [f"{keys}-{n}" if keys else None for n in range(count)]
     instant = int(s.now.timestamp() * 1_000_000)
-    columns = [ids, numbers, [instant] * count, tenants, [1] * count]
-    one_time = [f"{{{','.join(map(str, column))}}}" for column in columns]
+    columns = [ids, numbers, None, [instant] * count, tenants, [1] * count]
+    one_time = [column and f"{{{','.join(map(str, column))}}}" for column in columns]
     settings = [
         {"k": 1, "queue": 1, "priority": 2, "at_most_once": False, "notifies": 0, "level": 0}
     ]
@@ -1505,7 +1542,7 @@ def creating(
         ["{}"] * count,
     ]
     as_json = [json.dumps(settings), None, json.dumps(wishes) if wishes else None]
-    return [s.now, 50, 50, [1], *asked, *one_time, ["{}"] * count, *as_json]
+    return [s.now, 50, 50, [1], *asked, *one_time, b"\n".join([b"{}"] * count), *as_json]
 
 
 def listing(
@@ -1584,6 +1621,7 @@ async def test_a_hot_statement_reads_no_more_than_it_needs(
             "drop index hourbell.executions_recurring",
         ),
         ("one-time jobs of a small tenant", "drop index hourbell.executions_one_time"),
+        ("recurring jobs by their names", "drop index hourbell.jobs_by_name"),
         ("counting a minute", "drop index hourbell.outcomes_by_time"),
         ("keys of a tenant", "drop index hourbell.api_keys_by_tenant"),
         ("monitors of a job that was changed", "drop index hourbell.monitors_by_job"),
@@ -1599,6 +1637,28 @@ async def test_a_guard_notices_that_an_index_or_the_pinning_is_gone(
     found = await reading(big, without, "its arguments")
     problems = problems_of(found, without)
     assert any(problem.startswith("reads") for problem in problems), (found, problems)
+
+
+@pytest.mark.parametrize("statement", ["last_outcomes", "list_all", "list_one_time"])
+async def test_no_list_hashes_the_index_of_slabs_for_each_of_its_rows(
+    statement: str, big: asyncpg.Connection, scene: Scene
+) -> None:
+    """A memoized look-up would have the arrays of `slab_index`, a megabyte, in its key."""
+    if statement == "last_outcomes":
+        args: list[Any] = [[scene.daily_job, scene.minutely_job, scene.live_job], 20, scene.now]
+    else:
+        tenant = None if statement == "list_all" else 1
+        args = [NEWEST, 51, LOOK, 0, tenant, None, None, None, None, scene.now, None, True]
+    transaction = big.transaction()
+    await transaction.start()
+    try:
+        await big.execute(queries("pages")["pin_plans"])
+        rows = await big.fetch("explain " + E[statement], *args)
+    finally:
+        await transaction.rollback()
+    plan = "\n".join(row[0] for row in rows)
+    assert "slab_index" in plan
+    assert "Memoize" not in plan
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -1819,8 +1879,6 @@ async def fill(server: str) -> None:
     await drop(server)
     connection = await connect(server)
     await connection.execute("create database big")
-    # Machine code changes nothing of what a plan reads, and takes longer to make than the plan to run.
-    await connection.execute("alter database big set jit = off")
     await connection.close()
     await migrate(in_database(server, "big"))
     connection = await connect(in_database(server, "big"))

@@ -25,7 +25,7 @@ HOUR = 1 / 24  # of a day
 
 
 def weeks(seed: int, days: float, led: bool = True) -> Options:
-    """Two weeks with a change of the clocks in the middle."""
+    """Days with changes of the clocks among them."""
     return Options(WEEKS, _beginning(seed), days, led)
 
 
@@ -51,9 +51,8 @@ def judge(seed: int, options: Options, history: History) -> None:
 
 USUAL = [
     pytest.param(1, weeks(1, 15), id="weeks 1"),
-    pytest.param(2, weeks(2, 15), id="weeks 2"),
+    pytest.param(2, weeks(2, 9), id="week 2"),
     pytest.param(3, hours(3, HOUR), id="hour 3"),
-    pytest.param(4, hours(4, HOUR), id="hour 4"),
     pytest.param(5, hours(5, HOUR, led=False), id="hour 5, nobody leads"),
 ]
 
@@ -78,7 +77,7 @@ async def test_a_run_keeps_every_promise(
 
 
 async def test_the_same_seed_is_the_same_run(postgres: str, new_database: DatabaseMaker) -> None:
-    options = hours(6, HOUR / 3)
+    options = hours(6, HOUR / 6)
     first = await run(postgres, new_database, 6, options)
     second = await run(postgres, new_database, 6, options)
     assert first == second

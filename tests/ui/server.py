@@ -40,6 +40,8 @@ class Receiver(BaseHTTPRequestHandler):
                 status, body = 503, b"Service Unavailable: upstream timed out after 30 s"
             case "/nasty":
                 status, body = 400, NASTY.encode()
+            case "/html":
+                body = NASTY.encode()
             case "/flaky":
                 status = 503 if next(self.calls) % 3 else 200
             case "/slow":

@@ -8,24 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourbell.engine.leader.activity import FINAL_AFTER, MINUTE, due_minutes
+from hourbell.engine.leader.activity import FINAL_AFTER, MINUTE, Counted, due_minutes
 from hourbell.engine.views.activity import Lateness, percentiles, summarize
 
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 
 
-def test_a_minute_is_counted_while_it_lasts_once_after_its_end_and_once_for_good():
-    counted: dict[datetime, datetime] = {}
+@pytest.mark.parametrize(
+    ("per_second", "expected"),
+    [
+        (100, [0, 10, 20, 30, 40, 50, 70]),
+        # Counts that are repeated read no more than 20,000 outcomes per second.
+        (30_000, [0, 10, 30, 80]),
+        (60_000, [0, 10, 40, 160]),
+    ],
+)
+def test_a_minute_is_counted_while_it_lasts_once_after_its_end_and_once_for_good(
+    per_second: int, expected: list[int]
+):
+    counted: dict[datetime, Counted] = {}
     counts = []
     for second in range(0, 300, 10):  # as often as the leader counts
         now = NOON + timedelta(seconds=second)
         for minute in due_minutes(NOON, now, counted):
-            counted[minute] = now
+            lasted = min(now - minute, MINUTE).total_seconds()
+            counted[minute] = Counted(now, int(lasted * per_second))
             if minute == NOON and not (now >= NOON + MINUTE + FINAL_AFTER):
                 counts.append(second)
         if now >= NOON + MINUTE + FINAL_AFTER:
             break
-    assert counts == [0, 10, 20, 30, 40, 50, 70]
+    assert counts == expected
     assert now == NOON + timedelta(minutes=3)
 
 

@@ -4,6 +4,7 @@ import base64
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -100,9 +101,16 @@ def test_only_the_first_signatures_of_a_request_are_looked_at() -> None:
 
 @pytest.mark.parametrize(
     "secrets",
-    ["whsec_text", [], ["plain"], ["whsec_c2hvcnQ="], [base64.b64encode(bytes(32)).decode()]],
+    [
+        "whsec_text",
+        [],
+        ["plain"],
+        ["whsec_c2hvcnQ="],
+        [base64.b64encode(bytes(32)).decode()],
+        [None],
+    ],
 )
-def test_what_is_no_secret_is_refused(secrets: list[str]) -> None:
+def test_what_is_no_secret_is_refused(secrets: Any) -> None:
     with pytest.raises(ValueError, match="secret"):
         Guard(secrets)
 

@@ -6,6 +6,7 @@ webhook.py    an HTTP request:
     egress.py, names.py, trust.py       allowed targets, DNS, and TLS certificates
     answers.py                          the meaning of the response
     circuits.py                         circuit breakers for hosts and endpoints
+    counts.py                           how targets answered, for the metrics
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def create_app(
     authenticator = Authenticator(engine, local)
     document = msgspec.json.encode(describe(ROUTES))
     dashboard = Dashboard()
-    known = {
+    constants = {
         "key_ring": key_ring,
         "remote": remote,
         "openapi": document,
@@ -92,16 +92,16 @@ def create_app(
         "events": Events(engine) if events is None else events,
         "operations": sign_ins.operations_by_role(ROUTES),
     }
-    asked = {"engine": _engine_of_caller(engine, authenticator)}
-    return _app(ROUTES, health, known, asked, dashboard)
+    per_request = {"engine": _engine_of_caller(engine, authenticator)}
+    return _app(ROUTES, health, constants, per_request, dashboard)
 
 
 def create_health_app(engine: Engine, health: Health, local: bool) -> Litestar:
     """The application of a process without the API role: liveness, readiness and metrics."""
     routes = [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")]
     authenticator = Authenticator(engine, local)
-    asked = {"engine": _engine_of_caller(engine, authenticator)}
-    return _app([*routes, *METRICS_ROUTES], health, {}, asked)
+    per_request = {"engine": _engine_of_caller(engine, authenticator)}
+    return _app([*routes, *METRICS_ROUTES], health, {}, per_request)
 
 
 def _engine_of_caller(engine: Engine, authenticator: Authenticator) -> Provide:
@@ -120,11 +120,11 @@ def _engine_of_caller(engine: Engine, authenticator: Authenticator) -> Provide:
 def _app(
     routes: Sequence[Route],
     health: Health,
-    known: Mapping[str, object],
-    asked: Mapping[str, Provide],  # for each request
+    constants: Mapping[str, object],
+    per_request: Mapping[str, Provide],
     dashboard: Dashboard | None = None,
 ) -> Litestar:
-    provided = {"health": health, **known}
+    provided = {"health": health, **constants}
 
     def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
         """An unknown address that a browser asks for is one of the dashboard."""
@@ -143,7 +143,7 @@ def _app(
             name: Provide(_constant(value), sync_to_thread=False)
             for name, value in provided.items()
         }
-        | dict(asked),
+        | dict(per_request),
         exception_handlers={
             HourbellError: on_hourbell_error,
             HTTPException: on_http_error,

@@ -156,7 +156,7 @@ async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
 
 async def list_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, outcomes, part = read_job_filter(request)
-    page = await jobs.list_jobs(engine, wanted, part.page_size, part.page_token)
+    page = await jobs.search_jobs(engine, wanted, part.page_size, part.page_token)
     details = await job_details.details_of(engine, page.items, outcomes)
     return answer(render_page(page, render_job_with(details)))
 
@@ -403,7 +403,8 @@ ROUTES = (
         access=READ,
         summary="List jobs, newest first",
         description=(
-            "Deleted (CANCELLED) jobs are listed only with status=CANCELLED. Each call examines a "
+            "Deleted (CANCELLED) jobs are listed only with status=CANCELLED. With `name_prefix` "
+            "recurring jobs come first. Each call examines a "
             "bounded number of jobs, so a page may have fewer than page_size items although more "
             "pages follow; the last page has no next_page_token."
         ),

@@ -53,10 +53,11 @@ class _CommandsOnDemand(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # structlog imports rich if it is installed, for a way of printing tracebacks that Hourbell does not use: a third of
-        # what a role imports. A program of a user that is loaded into this process may use it.
+        # structlog and Litestar import these if they are installed, for what Hourbell does not use: half of what a role
+        # imports. A program of a user that is loaded into this process may use them.
         if args[0] not in _MAY_LOAD_AN_APP or args[1:] == []:
-            sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+            for name in ("rich", "pydantic"):
+                sys.modules.setdefault(name, None)  # type: ignore[arg-type]
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

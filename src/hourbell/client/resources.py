@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from hourbell.client import values as v
 from hourbell.client.calls import MERGE_PATCH, NDJSON, Call
-from hourbell.client.errors import FieldError
+from hourbell.client.errors import ClientError, FieldError
 from hourbell.client.methods import Items, Method, Part, R
 
-JobDefinition = v.NewJob | Mapping[str, Any]
+
+class BoundCall(Protocol):
+    """A task of an app with its arguments and options: what `task.bind(…)` returns."""
+
+    def as_job(self) -> Mapping[str, Any]: ...
+
+
+JobDefinition = v.NewJob | Mapping[str, Any] | BoundCall
 
 MAX_BATCH_ITEMS = 10_000
 MAX_MEMBERS_ADDED = 10_000
@@ -55,8 +62,15 @@ class _RawResults(msgspec.Struct):
 
 def document_of(job: JobDefinition) -> Mapping[str, Any]:
     """The JSON document that creates a job."""
-    if not isinstance(job, v.NewJob):
+    if isinstance(job, Mapping):
         return job
+    if hasattr(job, "as_job"):
+        return job.as_job()
+    if not isinstance(job, v.NewJob):
+        raise ClientError(
+            "invalid_job",
+            f"A job is a NewJob, a mapping or task.bind(…), not a {type(job).__name__}.",
+        )
     document: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(datetime,))
     return {"type": "RECURRING" if job.schedule.recurs else "ONE_TIME"} | document
 

@@ -13,8 +13,12 @@ pure; `timing` validates rules and zones.
     common_case     the same for the simplest jobs, several times as fast
     changes         a patch or a full new document, applied to a job
     runs            the override of one run, and a backfill
+    pauses          pause and resume, of one job or of all that a filter selects
+    operations      bulk operations
+    previews, words     a schedule that is tried before a job has it, and in plain English
     settings        tenants, queues and targets
-    monitors, keys, secrets, dead_letters, completions   what their names say
+    calendars, monitors, keys, secrets, dead_letters, completions, execution_groups
+                    what their names say
     render          jobs and executions → what the API, the CLI and the dashboard show
 
 Decisions:

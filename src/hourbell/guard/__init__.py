@@ -24,7 +24,12 @@ for it. `guard.ddl()` creates the table.
     ├── InProgress          503   another delivery of the execution is in progress: retry
     └── NoTransaction       500   the receiver has not begun a transaction
 
-This package needs nothing but the standard library, and imports nothing of Hourbell.
+    deliveries   Guard: verification, and the record of what was done
+    middleware   the same for ASGI applications
+    drivers      how a statement runs on a connection of each driver
+    clock        the receiver's clock
+
+This package needs only the standard library, and imports nothing of Hourbell.
 """
 
 from hourbell.guard.deliveries import (

@@ -241,12 +241,14 @@ _IN_PROGRESS = (
 )
 
 
-def _key(secret: str) -> bytes:
+def _key(secret: object) -> bytes:
+    """`secret` is often a variable of the environment, which may be missing."""
+    text = secret if isinstance(secret, str) else ""
     try:
-        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+        key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not secret.startswith(_PREFIX) or not _MIN_BYTES <= len(key) <= _MAX_BYTES:
+    if not text.startswith(_PREFIX) or not _MIN_BYTES <= len(key) <= _MAX_BYTES:
         raise ValueError(
             f"a signing secret is {_PREFIX} followed by {_MIN_BYTES} to {_MAX_BYTES} bytes as base64"
         )

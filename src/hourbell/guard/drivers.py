@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 _KNOWN = "a connection of asyncpg, psycopg 3, SQLAlchemy or Django"
+_OF_POOL = " Acquire a connection of the pool, and begin a transaction on it."
+_OF_ENGINE = " Use engine.begin(), which yields a connection in a transaction."
 # Of PostgreSQL: lock timeout, deadlock, and a row that a later transaction has changed.
 _BLOCKED = ("55P03", "40P01", "40001")
 
@@ -60,7 +62,7 @@ def connection_of(connection: Any) -> Blocking | Asynchronous:
         return _Django(connection)
     for base in type(connection).__mro__:
         package, name = base.__module__.partition(".")[0], base.__name__
-        if package == "asyncpg":
+        if package == "asyncpg" and name.endswith(("Connection", "ConnectionProxy")):
             return _Asyncpg(connection)
         if package == "psycopg" and name.endswith("Cursor"):
             return _psycopg(connection.connection)
@@ -74,7 +76,9 @@ def connection_of(connection: Any) -> Blocking | Asynchronous:
             return _AsyncSqlAlchemy(connection)
         if package == "sqlalchemy" and name in ("Session", "Connection", "scoped_session"):
             return _SqlAlchemy(connection)
-    raise UnknownConnection(f"connection= must be {_KNOWN}, not a {kind_of(connection)}.")
+    kind = kind_of(connection)
+    hint = _OF_POOL if kind.endswith("Pool") else _OF_ENGINE if kind.endswith("Engine") else ""
+    raise UnknownConnection(f"connection= must be {_KNOWN}, not a {kind}.{hint}")
 
 
 def kind_of(connection: Any) -> str:

@@ -11,6 +11,13 @@ engine, actions ← worker, api, cli), so it can be imported everywhere.
     policies.py     what happens when a run fails, is missed, or overlaps an earlier one
     jobs.py         jobs: the action, the stored definition, the job as read
     executions.py   executions of a job: states, reasons, outcomes
+    limits.py       limits and settings of queues, tenants and targets
+    monitors.py     dead man's switches
+    manifests.py    what the code of an app declares
+    fingerprints.py errors that differ only in numbers and ids have the same fingerprint
+    traces.py       W3C trace contexts
+    log_levels.py   levels by component
+    extras.py       the optional parts of the package, and the error if one is missing
 
 Two conventions. *Values are frozen*: a struct never changes after it has crossed a boundary.
 *Defaults are permanent*: a stored job omits fields that have their default, so a default in

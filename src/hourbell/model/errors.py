@@ -131,9 +131,10 @@ class UnknownId(NotFound):
 
     def __init__(self, kind: str, text: str) -> None:
         prefix = f"{_PREFIXES.get(kind, kind[:3])}_"
+        article = "an" if kind[0] in "aeiou" else "a"
         HourbellError.__init__(
             self,
-            f"{_shown(text)} is not a {kind} id: such an id is {prefix} followed by 13 "
+            f"{_shown(text)} is not {article} {kind} id: such an id is {prefix} followed by 13 "
             f"lower-case letters and digits. Copy it in full from the response that created it.",
         )
 

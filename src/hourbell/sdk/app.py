@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from hourbell.errors import (
     ConfigurationError,
     HourbellError,
+    InvalidArguments,
     InvalidTask,
     JobFailed,
     NoDatabase,
@@ -45,7 +46,7 @@ from hourbell.sdk.plans import (
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.signature import Codec
 from hourbell.sdk.tasks import Call, EnqueueHook, Middleware, Task, TaskDecorator, TaskKeywords
-from hourbell.sdk.values import Retry, Seconds
+from hourbell.sdk.values import Retry, Seconds, check_options
 
 if TYPE_CHECKING:
     from hourbell.sdk.app_connections import AppConnections
@@ -96,6 +97,8 @@ class App:
                 f"App({name!r}): a name is up to 40 lower-case letters, digits, - or _, and begins "
                 f"with a letter."
             )
+        defaults = {"tenant": tenant, "queue": queue, "timeout": timeout, "retry": retry}
+        check_options(f"App({name!r})", defaults, ConfigurationError)
         self.name = name
         self.url = url
         self.embedded = embedded
@@ -216,6 +219,11 @@ class App:
         """The DSN of the app; an embedded server that it starts ends with the stack."""
         given = self.configured_url()
         if given is not None:
+            if not given.startswith(("postgresql://", "postgres://")):
+                raise ConfigurationError(
+                    "App(url=…) or HOURBELL_DATABASE_URL must be a URL that begins with postgresql://; "
+                    "it is not shown here. For the API of a server there is hourbell.client."
+                )
             return given
         from hourbell.compose import join_or_open_database
 
@@ -323,6 +331,7 @@ class App:
 
         A job that was enqueued under an alias of the task, before it was renamed, is found too.
         """
+        check_options("cancel", {"unique_key": unique_key, "tenant": tenant})
         where = tenant or self.tenant
 
         async def cancel_own(own: AppConnections, name: str | None) -> Cancelled:
@@ -532,6 +541,10 @@ def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
 def _bound(calls: Iterable[Call[Any]]) -> list[PlannedCall]:
     found = list(calls)
     for call in found:
+        if not isinstance(call, Call):
+            raise InvalidArguments(
+                f"{call!r} is not a call: make one with task.bind(…). Nothing was enqueued."
+            )
         if call._configured._connection is not None:
             raise ConfigurationError(
                 "A bound call has no connection of its own: give connection= to the call that "

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
@@ -20,6 +21,8 @@ from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.explain import Explanation, explain_execution
 from hourbell.errors import (
+    CannotConnect,
+    ConfigurationError,
     Conflict,
     HourbellError,
     InvalidArguments,
@@ -78,7 +81,7 @@ class AppConnections:
 
     @classmethod
     async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> AppConnections:
-        if not await is_migrated(dsn):
+        if not await _is_prepared(dsn):
             raise NotMigrated(
                 f"Tables or functions of this version are missing in the database {shown_dsn(dsn)}. "
                 f'Run "hourbell migrate" once.'
@@ -114,7 +117,7 @@ class AppConnections:
         for _ in range(8):  # each time another name is missing, which is rare
             rows = await self.database.fetch(_ENQUEUE, *arguments(calls))
             try:
-                return created(calls, [tuple(row) for row in rows])
+                return created(calls, rows)
             except MissingName as missing:
                 await self.add(missing)
                 last = missing
@@ -130,7 +133,7 @@ class AppConnections:
                     made: list[Created] = []
                     for calls in chunks:
                         rows = await connection.fetch(_ENQUEUE, *arguments(calls))
-                        made += created(calls, [tuple(row) for row in rows])
+                        made += created(calls, rows)
                     members = [one.job_id for one in made]
                     (row,) = await connection.fetch(_GROUP, name, then.term, then.payload, members)
                     return created_group(then, tuple(row)), made
@@ -307,6 +310,20 @@ async def _polls(limit: Seconds) -> AsyncIterator[None]:
 
 
 _NOT_VISIBLE = "not visible: its transaction is open, or was rolled back"
+
+
+async def _is_prepared(dsn: str) -> bool:
+    """Whether the database has what this build needs; raises errors about the way to it."""
+    try:
+        return await is_migrated(dsn)
+    except StoreUnavailable as error:  # whose text is about writes
+        raise CannotConnect(shown_dsn(dsn), str(error.__cause__)) from error
+    except (
+        ValueError,
+        asyncpg.InvalidCatalogNameError,
+        asyncpg.InsufficientPrivilegeError,
+    ) as error:
+        raise ConfigurationError(CannotConnect.text(shown_dsn(dsn), str(error))) from error
 
 
 _running: set[asyncio.Task[Any]] = set()  # the loop keeps only weak references

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -42,10 +43,17 @@ _NOTHING = "Nothing was enqueued"  # in messages about one statement
 _EXPIRES = '"expires_at":'
 IDEMPOTENT = '"idempotency_key":'
 
-Row = tuple[int, int | None, str, int | None, str | None]  # as hourbell.try_enqueue returns them
+# Options that the API has by another name, and those that it does not have.
+_OF_API = {"tenant": "tenant_id", "expires_in_seconds": "start_deadline_seconds"}
+_ONLY_HERE = {
+    "expires_at": "use expires_in=, which counts from the time of the job",
+    "idempotency_key": "give it to the client's create",
+}
+
+Row = Any  # (place, job id, outcome, holder, detail), as hourbell.try_enqueue returns them
 
 
-class PlannedCall(msgspec.Struct, frozen=True):
+class PlannedCall(msgspec.Struct, frozen=True, gc=False):
     """One job to create."""
 
     task: str
@@ -56,7 +64,7 @@ class PlannedCall(msgspec.Struct, frozen=True):
     shown_key: str | None = None  # as the caller wrote it
 
 
-class Created(msgspec.Struct, frozen=True):
+class Created(msgspec.Struct, frozen=True, gc=False):
     """A job that was created, or kept."""
 
     job_id: int
@@ -69,6 +77,30 @@ class MissingName(Exception):
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(kind, name)
         self.kind, self.name = kind, name
+
+
+def job_document(call: PlannedCall) -> dict[str, Any]:
+    """The document that creates the same job by the API; raises InvalidArguments."""
+    term: dict[str, Any] = msgspec.json.decode(call.term)
+    for option, instead in _ONLY_HERE.items():
+        if option in term:
+            raise InvalidArguments(f"{call.task}: {option}= is not for the API: {instead}.")
+    term.pop("notify", None)  # the server does
+    delay = ceil(term.pop("delay_seconds", 0))
+    document = {
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": delay} if call.at is None else {"at": call.at.isoformat()},
+        "name": call.task,
+        "action": {
+            "type": "TASK",
+            "name": term.pop("task"),
+            "payload": msgspec.json.decode(call.payload),
+        },
+        "unique_key": call.unique_key,
+    }
+    for option, value in term.items():
+        document[_OF_API.get(option, option)] = value
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def traced(calls: Sequence[PlannedCall], traceparent: str | None) -> list[PlannedCall]:
@@ -88,21 +120,23 @@ def arguments(calls: Sequence[PlannedCall]) -> list[object]:
         keys = None if call.unique_key is None else [call.unique_key]
         return [f"[{call.term}]", [call.payload], None, at, keys]
     numbers: dict[tuple[str, datetime | None], int] = {}
-    term_of = [
-        # `expires_at` is counted from the time of the job, which jobs of such a term must share.
-        numbers.setdefault(
-            (call.term, call.at if _EXPIRES in call.term else None), len(numbers) + 1
-        )
-        for call in calls
-    ]
+    term_of: list[int] = []
+    number, last = 0, None  # the last term, of a job without a time
+    for call in calls:
+        if call.term is not last or call.at is not None:  # neighbours often have the same term
+            # `expires_at` is counted from the time of the job, which jobs of such a term must share.
+            key = call.term, call.at if _EXPIRES in call.term else None
+            number = numbers.setdefault(key, len(numbers) + 1)
+            last = call.term if call.at is None else None
+        term_of.append(number)
+    times = [call.at for call in calls]
+    unique_keys = [call.unique_key for call in calls]
     return [
         f"[{','.join(term for term, _ in numbers)}]",
         [call.payload for call in calls],
         term_of if len(numbers) > 1 else None,
-        [call.at for call in calls] if any(call.at is not None for call in calls) else None,
-        [call.unique_key for call in calls]
-        if any(call.unique_key is not None for call in calls)
-        else None,
+        None if times.count(None) == len(times) else times,
+        None if unique_keys.count(None) == len(unique_keys) else unique_keys,
     ]
 
 

@@ -34,7 +34,7 @@ from hourbell.model.executions import Claimed
 from hourbell.model.policies import Priority
 from hourbell.sdk.context import Context, RunInfo, SyncContext
 from hourbell.sdk.jobs import Cancelled, Job
-from hourbell.sdk.plans import PlannedCall
+from hourbell.sdk.plans import PlannedCall, job_document
 from hourbell.sdk.portal import blocking
 from hourbell.sdk.signature import Signature, parameters_of
 from hourbell.sdk.values import (
@@ -44,6 +44,7 @@ from hourbell.sdk.values import (
     Schedule,
     Seconds,
     Unique,
+    check_options,
     instant_of,
     seconds_of,
     whole_seconds,
@@ -128,6 +129,14 @@ class Call(Generic[R_co]):
     ) -> None:
         self._configured = configured
         self._planned = configured._plan(args, kwargs)
+
+    def as_job(self) -> Mapping[str, Any]:
+        """The document that creates this job by the API: `client.jobs.create(task.bind(7))`."""
+        if self._configured._connection is not None:
+            raise InvalidArguments(
+                "A job that the API creates is in no transaction of yours: leave out connection=."
+            )
+        return job_document(self._planned)
 
     def __repr__(self) -> str:
         return f"<Call of {self._planned.task} with {self._planned.payload}>"
@@ -359,11 +368,63 @@ def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
         raise InvalidTask(
             f"{decorator} has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
         )
+    _check_declared(decorator, given)
     schedule = given.get("schedule", ())
     several = (schedule,) if isinstance(schedule, Schedule) else tuple(schedule)
     tuples = {name: tuple(given.get(name, ())) for name in ("aliases", "no_retry", "middleware")}
     labels = dict(given.get("labels") or {})
     return TaskOptions(**{**given, **tuples, "schedule": several, "labels": labels})
+
+
+def _check_declared(decorator: str, given: Mapping[str, Any]) -> None:
+    """Raises InvalidTask for an option of the wrong kind: in the module, not when a job runs."""
+    common = dict(given)
+    if callable(common.get("concurrency_key")):
+        del common["concurrency_key"]
+    check_options(decorator, common, InvalidTask)
+    for name, (fits, expected) in _DECLARED.items():
+        value = given.get(name)
+        if value is not None and not fits(value):
+            raise InvalidTask(f"{decorator}: {name} must be {expected}, not {value!r}.")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _is_schedule(value: object) -> bool:
+    return isinstance(value, Schedule)
+
+
+def _all(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is a sequence of such; a text is not a sequence of its letters."""
+    return lambda value: (
+        isinstance(value, Sequence) and not isinstance(value, str) and all(map(fits, value))
+    )
+
+
+_all_schedules = _all(_is_schedule)
+# What only a decorator takes: whether a value is of the kind, and what it is called.
+_DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_is_text, "a text"),
+    "aliases": (_all(_is_text), "a list of names"),
+    "delivery": (
+        ("at_least_once", "at_most_once").__contains__,
+        "at_least_once or at_most_once",
+    ),
+    "unique": (lambda value: isinstance(value, Unique), "a Unique, such as Unique()"),
+    "upgrade": (callable, "a function"),
+    "schedule": (
+        lambda value: _is_schedule(value) or _all_schedules(value),
+        'made by cron("0 2 * * *") or every(60), or a list of such',
+    ),
+    "no_retry": (_all(_is_exception), "a list of types of exceptions"),
+    "middleware": (_all(callable), "a list of functions"),
+}
 
 
 def term_of(task: Task[..., Any], options: Options) -> str:
@@ -383,8 +444,6 @@ def term_of(task: Task[..., Any], options: Options) -> str:
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
     delay = options.get("delay")
-    if retry is not None and not isinstance(retry, Retry):
-        raise InvalidArguments("retry= is a Retry, such as Retry.fixed(3, every=60).")
     term: dict[str, object] = {
         "task": task.name,
         "tenant": options.get("tenant", app.tenant),
@@ -419,6 +478,7 @@ def _check_options(options: Options) -> None:
             f"configure has no option {', '.join(sorted(unknown))}. There are "
             f"{', '.join(Options.__annotations__)}."
         )
+    check_options("configure", options)
 
 
 def _digest(payload: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import ceil, inf, isfinite
@@ -9,13 +10,15 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from hourbell.errors import InvalidArguments
+from hourbell.errors import HourbellError, InvalidArguments
 from hourbell.model.policies import Backoff, Misfire, Overlap, Priority, RetryPolicy
 from hourbell.model.schedules import DstGap, DstOverlap
 
 Seconds = float | timedelta
 PriorityLike = Priority | Literal["CRITICAL", "HIGH", "MEDIUM", "LOW"]
 OnDuplicateLike = Literal["reject", "keep", "replace"]
+
+_LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class Options(TypedDict, total=False):
@@ -200,6 +203,74 @@ def every(
         ends_at=_aware("ends_at", ends_at),
         exclude=tuple(exclude),
     )
+
+
+def check_options(
+    where: str, options: Mapping[str, Any], error: type[HourbellError] = InvalidArguments
+) -> None:
+    """Raise an error about an option of the wrong kind; None is one that was not given.
+
+    Ranges are checked by the database, which also knows jobs of other languages.
+    """
+    for name, value in options.items():
+        if value is None or name not in _KINDS:
+            continue
+        fits, expected = _KINDS[name]
+        if not fits(value):
+            raise error(f"{where}: {name} must be {expected}, not {value!r}.")
+
+
+def _is_label(value: object) -> bool:
+    return isinstance(value, str) and _LABEL.fullmatch(value) is not None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_instant(value: object) -> bool:
+    return isinstance(value, datetime)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float | timedelta)
+
+
+def _is_priority(value: object) -> bool:
+    return isinstance(value, Priority) or value in Priority.__members__
+
+
+def _is_labels(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(text, str) for pair in value.items() for text in pair
+    )
+
+
+_Kind = tuple[Callable[[Any], bool], str]  # whether a value is of it, and what it is called
+_NAMED: _Kind = _is_label, "1 to 64 letters, digits or . _ : -"
+_TEXT: _Kind = _is_text, "a text that is not empty"
+_INSTANT: _Kind = _is_instant, "a datetime"
+_SECONDS: _Kind = _is_seconds, "a number of seconds or a timedelta"
+_KINDS: Mapping[str, _Kind] = {
+    "at": _INSTANT,
+    "delay": _SECONDS,
+    "timezone": _TEXT,
+    "queue": _NAMED,
+    "priority": (_is_priority, "CRITICAL, HIGH, MEDIUM or LOW"),
+    "tenant": _NAMED,
+    "labels": (_is_labels, "a mapping of texts"),
+    "unique_key": _TEXT,
+    "on_duplicate": (("reject", "keep", "replace").__contains__, "reject, keep or replace"),
+    "unique_scope": (("task", "tenant").__contains__, "task or tenant"),
+    "concurrency_key": _TEXT,
+    "concurrency_limit": (lambda value: isinstance(value, int), "a number"),
+    "expires_at": _INSTANT,
+    "expires_in": _SECONDS,
+    "deadline": _SECONDS,
+    "timeout": _SECONDS,
+    "retry": (lambda value: isinstance(value, Retry), "a Retry, such as Retry.fixed(3, every=60)"),
+    "idempotency_key": _TEXT,
+}
 
 
 def seconds_of(value: Seconds, name: str | None = None) -> float:

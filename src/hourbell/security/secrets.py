@@ -98,9 +98,9 @@ def names_in(value: Any) -> set[str]:
     return {name for text in texts_in(value) for name in PLACEHOLDER.findall(text)}
 
 
-def may_name_secrets(spec: str) -> bool:
+def may_name_secrets(spec: bytes) -> bool:
     """A cheap check of a job's JSON, because most jobs use no secrets."""
-    return "{{secret:" in spec or '"signing_secret"' in spec
+    return b"{{secret:" in spec or b'"signing_secret"' in spec
 
 
 def required_secrets(job: NewJob) -> dict[str, set[str]]:

@@ -11,7 +11,9 @@ and its transactions are real, and so are the verbs of the engine and the worker
     runs.py         what has been enqueued and what has run
     contexts.py     contexts for calling the function of a task
     servers.py      one PostgreSQL for a test run, a copy of a template for each test
-    plugin.py       the pytest plugin: fixtures `bell` and others
+    plugin.py       the pytest plugin: fixtures `bell` and others; asyncio_fixtures.py: for
+                    pytest-asyncio
+    errors.py       misuse of the kit, and attempts that failed
     clock.py        VirtualClock: the clock alone, for tests of the engine
     filling.py      many jobs at once, for tests and benchmarks of the engine
     conformance.py  the tests that each implementation of Dispatch must pass

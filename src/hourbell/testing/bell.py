@@ -548,6 +548,8 @@ async def _opened(
 ) -> AsyncIterator[Bell]:
     if at.tzinfo is None or at < _EARLIEST:
         raise Misuse(f"at= is {at}: virtual time needs a time zone, and begins in 2024.")
+    if mode not in ("manual", "inline"):
+        raise Misuse(f'mode= is {mode!r}: it is "manual" or "inline".')
     if app._opened is not None:
         raise Misuse(
             f'App "{app.name}" is open already, on another database. Take the fixture `bell` before '

@@ -11,6 +11,7 @@ not matter which process asks, how late, or after how many crashes.
     cron.py        a whole rule: H, its canonical text, the next wall time that matches
     intervals.py   every N seconds
     rules.py       a rule in a zone: the next instant, across clock changes
+    foreign.py     rules of other schedulers: rejected, with the equivalent here
     words.py       a cron rule in plain English
     changes.py     the clock changes of a zone
     forecast.py    the next runs with notes on clock changes, for people

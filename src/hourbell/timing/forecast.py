@@ -259,6 +259,7 @@ def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: i
     herds: dict[int, _Largest] = {}
     moments = Counter[datetime]()
     coming = [(firing.first, number, firing) for number, firing in enumerate(firings)]
+    always = [_always(firing.members) for _, _, firing in coming]
     heapq.heapify(coming)
     while coming and coming[0][0] <= through:
         at, number, firing = coming[0]
@@ -266,9 +267,13 @@ def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: i
             return Load(+found, max(after, at - _MICROSECOND), _by_size(herds), moments)
         limit -= 1
         if at > after:
-            running = sum(members.count for members in firing.members if _includes(members, at))
+            running = always[number]
+            if running is None:
+                running = sum(members.count for members in firing.members if _includes(members, at))
             found[at.replace(second=0, microsecond=0)] += running
-            largest = herds.setdefault(number, _Largest(firing.timetable, at))
+            largest = herds.get(number)
+            if largest is None:
+                largest = herds[number] = _Largest(firing.timetable, at)
             largest.occurrences += 1
             if running > largest.runs:
                 largest.at, largest.runs = at, running
@@ -299,6 +304,13 @@ def _by_size(found: dict[int, _Largest]) -> list[Herd]:
         if each.runs > 1
     ]
     return sorted(herds, key=lambda herd: (-herd.runs, herd.at))
+
+
+def _always(members: tuple[Members, ...]) -> int | None:
+    """The number of jobs at every moment; None: it differs."""
+    if any(each.since or each.until or each.on is not None for each in members):
+        return None
+    return sum(each.count for each in members)
 
 
 def _includes(members: Members, at: datetime) -> bool:

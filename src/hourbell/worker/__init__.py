@@ -13,6 +13,9 @@ Each part is a loop of its own, so claims, handlers and settles run concurrently
     session.py      heartbeats; starts nothing while the lease is in doubt, stops what was lost
     settler.py      records outcomes in batches
     runtime.py      wires all that, and drains it at the end
+    settings.py     slots, queues, tasks, times
+    counts.py       lateness, durations and slots, for the metrics
+    report.py       what a worker is doing, for people (SIGUSR1)
 
 `engine/life/settlement.py` decides, purely, what an outcome leads to.
 """

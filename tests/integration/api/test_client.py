@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from hourbell import App, Options, Retry
 from hourbell.api.server import ApiServer
 from hourbell.client import (
     AccessDenied,
@@ -33,6 +35,7 @@ from hourbell.client import (
 )
 from hourbell.client import resources as client_resources
 from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.errors import InvalidArguments
 from integration.api.client import Client as Checked
 from integration.api.client import recurring
 from integration.api.working import Hand, dead
@@ -124,6 +127,68 @@ async def test_a_mapping_is_sent_as_it_is(client: Any) -> None:
         "action": {"type": "TASK", "name": "count", "payload": None},
     }
     assert (await client.jobs.create(document)).name == "mapped"
+
+
+async def test_a_bound_task_becomes_the_job_that_enqueue_would_create(
+    client: Any, database: str
+) -> None:
+    app = App("shop", url=database)
+
+    @app.task(
+        name="remind",
+        queue="mail",
+        retry=Retry.delays(60, 300),
+        timeout=30,
+        deadline=3600,
+        labels={"team": "mail"},
+        concurrency_key=lambda cart_id: f"cart:{cart_id}",
+        concurrency_limit=2,
+    )
+    async def remind(cart_id: int) -> None: ...
+
+    @app.task(name="fragile", delivery="at_most_once", retry=Retry.never())
+    async def fragile() -> None: ...
+
+    at = datetime(2031, 5, 6, 4, 30, tzinfo=UTC)
+    options: Options = {"tenant": "acme", "priority": "HIGH", "expires_in": 600}
+    calls: list[Callable[[str], Any]] = [
+        lambda key: remind.configure(at=at, unique_key=key, **options).bind(7),
+        lambda key: remind.configure(
+            delay=86_400, unique_key=key, unique_scope="tenant", retry=Retry.linear(5, step=7)
+        ).bind(7),
+        lambda key: fragile.configure(at=at, unique_key=key).bind(),
+    ]
+    own = {"job_id", "created_at", "updated_at", "next_run_at", "schedule", "unique_key"}
+    async with app:
+        for call in calls:
+            over_api = await client.jobs.create(call("api"))
+            (enqueued,) = await app.enqueue_many([call("library")])
+            by_library = await client.jobs.get(enqueued.id)
+            one, other = msgspec.structs.asdict(over_api), msgspec.structs.asdict(by_library)
+            differ = {name for name in one if one[name] != other[name]} - own
+            assert differ == set()
+            assert over_api.unique_key == by_library.unique_key.replace("library", "api")
+            due = over_api.next_run_at - by_library.next_run_at
+            assert abs(due) < timedelta(seconds=60)
+    (made,) = await client.jobs.create_many([remind.configure(delay=0.2).bind(8)])
+    assert isinstance(made, CreatedJob)
+
+
+async def test_what_only_the_library_can_do_is_not_sent(client: Any) -> None:
+    app = App("shop")
+
+    @app.task(name="remind")
+    async def remind(cart_id: int) -> None: ...
+
+    for options, text in (
+        ({"expires_at": datetime(2031, 5, 6, tzinfo=UTC)}, "use expires_in="),
+        ({"idempotency_key": "k"}, "give it to the client's create"),
+        ({"connection": object()}, "leave out connection="),
+    ):
+        with pytest.raises(InvalidArguments, match=text):
+            await client.jobs.create(remind.configure(**options).bind(7))
+    with pytest.raises(InvalidArguments, match="cart_id must be int, not str '7'"):
+        await client.jobs.create(remind.bind("7"))  # type: ignore[arg-type]
 
 
 async def test_an_invalid_job_names_every_invalid_field(client: Any) -> None:
@@ -399,7 +464,7 @@ async def test_the_examples_of_the_documentation_run_as_they_are_printed(
     server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
-    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, second, tasks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     url = f"http://127.0.0.1:{server.port}"
     names: dict[str, Any] = {}
     exec(first.replace("http://127.0.0.1:8080", url), names)
@@ -408,3 +473,7 @@ async def test_the_examples_of_the_documentation_run_as_they_are_printed(
     await asyncio.to_thread(exec, second.replace("http://127.0.0.1:8080", url), {})
     async with Client(url) as client:
         assert {job.name async for job in client.jobs.each()} == {"nightly-report", "reminder"}
+    found: dict[str, Any] = {}
+    await asyncio.to_thread(exec, tasks.replace("http://127.0.0.1:8080", url), found)
+    assert found["job"].unique_key == "shop.send_reminder:cart:7"
+    assert {type(result) for result in found["results"]} == {CreatedJob}

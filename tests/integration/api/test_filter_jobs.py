@@ -69,16 +69,56 @@ async def test_a_call_looks_at_a_bounded_number_of_jobs_and_says_how_to_go_on(
     for number in range(12):
         rare = number in (0, 1)
         document = one_time if number % 2 else recurring
-        made = await api.created(document(name="rare" if rare else "common", tenant_id="acme"))
+        name = "rare" if rare else "common"
+        made = await api.created(document(name=name, labels={"a": name}, tenant_id="acme"))
         wanted |= {made["job_id"]} if rare else set()
-    for query in ("name_prefix=rare", "name_prefix=rare&tenant_id=acme"):
+    for query in ("label=a:rare", "label=a:rare&tenant_id=acme"):
         first = (await api.get(f"{JOBS}?{query}")).body
         assert first["items"] == []
         assert first["next_page_token"]
         assert await ids(api, query) == wanted
+    for query in ("name_prefix=rare", "name_prefix=rare&tenant_id=acme"):
+        first = (await api.get(f"{JOBS}?{query}")).body
+        assert first["items"][0]["type"] == "RECURRING"  # an index has the names of these
+        assert await ids(api, query) == wanted
     everything = [job["job_id"] for job in await api.pages(f"{JOBS}?page_size=3")]
     assert len(everything) == len(set(everything)) == 12
     assert everything == sorted(everything, reverse=True)
+
+
+async def test_by_name_recurring_jobs_come_first_then_one_time_jobs(api: Client):
+    wanted = [await api.created(kind(name="news-1")) for kind in (recurring, one_time) * 3]
+    await api.created(recurring(name="new"))
+    await api.created(one_time(name="newt"))
+    newest_first = wanted[::-1]
+    expected = [job["job_id"] for job in newest_first[1::2] + newest_first[::2]]
+    for size in (1, 2, 3, 4, 50):
+        found = await api.pages(f"{JOBS}?name_prefix=news&page_size={size}")
+        assert [job["job_id"] for job in found] == expected
+
+
+async def test_a_prefix_that_most_jobs_have_is_looked_for_among_the_newest(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (pages, jobs):
+        monkeypatch.setattr(module, "MAX_SCANNED_ROWS", 4)
+    wanted = {(await api.created(recurring(name=f"a{number}")))["job_id"] for number in range(9)}
+    assert await ids(api, "name_prefix=a") == wanted
+    assert await ids(api, "name_prefix=a&tenant_id=default&status=SCHEDULED") == wanted
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [
+        ("a", "b"),
+        ("az", "a{"),
+        ("a\U0010ffff", "b"),
+        ("\ud7ff", "\ue000"),
+        ("\U0010ffff", None),
+    ],
+)
+def test_the_names_with_a_prefix_end_before_the_next_one(prefix: str, end: str | None):
+    assert jobs.after_prefix(prefix) == end
 
 
 async def test_wrong_filters_are_all_named(api: Client):

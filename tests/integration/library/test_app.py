@@ -14,6 +14,7 @@ import pytest
 from hourbell import App, Cancelled, Context, Job, Unique
 from hourbell.engine.core import Engine
 from hourbell.errors import (
+    ConfigurationError,
     DuplicateJob,
     InvalidArguments,
     JobFailed,
@@ -26,6 +27,7 @@ from hourbell.errors import (
     WaitTimeout,
 )
 from hourbell.model.jobs import decode_job
+from ports import free_port
 
 
 def shop(database: str | None, **options: Any) -> App:
@@ -213,6 +215,33 @@ async def test_a_database_that_is_missing_or_not_migrated_is_explained(
         await shop(None).open()
     with pytest.raises(NotMigrated, match=r'database postgres\. Run "hourbell migrate" once'):
         await shop(postgres).open()
+    missing = postgres.replace("/postgres?", "/missing?")
+    with pytest.raises(
+        ConfigurationError, match=r'The database missing cannot be used: .*"missing" does not exist'
+    ):
+        await shop(missing).open()
+    with pytest.raises(
+        ConfigurationError, match=r"x on 127\.0\.0\.1 cannot be used: invalid literal"
+    ):
+        await shop("postgresql://u:secret@127.0.0.1:port/x").open()
+
+
+async def test_a_database_that_cannot_be_reached_is_not_taken_for_a_failed_write() -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        await shop(f"postgresql://u:secret@127.0.0.1:{free_port()}/x").open()
+    assert "The database x on 127.0.0.1 cannot be used: " in caught.value.message
+    assert "Check App(url=…) or HOURBELL_DATABASE_URL" in caught.value.message
+    assert "idempotency" not in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@db/x", "http://127.0.0.1:8080", "u:secret@db/x"])
+async def test_only_postgresql_can_be_the_database_of_an_app(url: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"must be a URL that begins with postgresql://"
+    ) as it:
+        await shop(url).open()
+    assert "secret" not in it.value.message
 
 
 async def test_the_url_of_sqlalchemy_is_taken_as_it_is(database: str) -> None:

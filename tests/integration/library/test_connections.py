@@ -290,6 +290,14 @@ async def test_async_connections_are_awaited_and_sync_ones_are_not(app: App, dat
     del connections["shop"]
     with pytest.raises(WrongConnection, match="must be a connection of asyncpg, psycopg 3"):
         await task.configure(connection=object()).enqueue(1)
+    async with asyncpg.create_pool(database, min_size=0) as pool:
+        with pytest.raises(
+            WrongConnection, match=r"asyncpg Pool\. Acquire a connection of the pool"
+        ):
+            await task.configure(connection=pool).enqueue(1)
+    engine = sa.create_engine("postgresql+psycopg://")
+    with pytest.raises(WrongConnection, match=r"sqlalchemy Engine\. Use engine\.begin\(\)"):
+        task.configure(connection=engine).enqueue_sync(1)
     other = sa.create_engine("sqlite://")
     with Session(other) as session, pytest.raises(WrongConnection, match="connected to sqlite"):
         task.configure(connection=session).enqueue_sync(1)

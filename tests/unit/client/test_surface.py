@@ -200,10 +200,21 @@ def call_of(name: str, method: Method[Any, Any]) -> Call[Any]:
     parameters = list(inspect.signature(method.plan).parameters.values())[1:]
     required = [one for one in parameters if one.default is inspect.Parameter.empty]
     arguments: dict[str, Any] = {one.name: "x" for one in required}
+    if "job" in arguments:
+        arguments["job"] = {}
     if name == "create_many":
         arguments["jobs"] = [{}]
     plan: Any = method.plan(None, **arguments)
     return plan if isinstance(plan, Call) else next(plan)
+
+
+@pytest.mark.parametrize("job", ["nightly", 7, None])
+def test_what_is_no_job_is_refused_before_it_is_sent(job: Any) -> None:
+    with (
+        SyncClient("http://127.0.0.1:9") as client,
+        pytest.raises(ClientError, match=r"a mapping or task\.bind\(…\), not a (str|int|None)"),
+    ):
+        client.jobs.create(job)
 
 
 def test_a_job_that_was_read_says_how_it_is_made() -> None:

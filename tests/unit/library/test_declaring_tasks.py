@@ -250,6 +250,96 @@ def test_a_misspelt_option_is_named() -> None:
         app.task(queues="mail")  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"queue": "a b"}, "queue must be 1 to 64 letters, digits or . _ : -, not 'a b'"),
+        ({"priority": "URGENT"}, "priority must be CRITICAL, HIGH, MEDIUM or LOW, not 'URGENT'"),
+        ({"retry": 3}, "retry must be a Retry, such as Retry.fixed(3, every=60), not 3"),
+        ({"timeout": "3"}, "timeout must be a number of seconds or a timedelta, not '3'"),
+        ({"deadline": "3"}, "deadline must be a number of seconds"),
+        ({"expires_in": "3"}, "expires_in must be a number of seconds"),
+        ({"labels": ["a"]}, "labels must be a mapping of texts, not ['a']"),
+        ({"labels": {"a": 1}}, "labels must be a mapping of texts"),
+        ({"concurrency_key": 7}, "concurrency_key must be a text that is not empty, not 7"),
+        ({"concurrency_key": "k", "concurrency_limit": "2"}, "concurrency_limit must be a number"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_refused_where_it_is_written(
+    option: dict[str, Any], text: str
+) -> None:
+    app = App("shop")
+    with pytest.raises(InvalidTask, match=re.escape(f"@app.task: {text}")):
+        app.task(**option)
+    with pytest.raises(InvalidTask, match=re.escape(f"@app.batch_task: {text}")):
+        app.batch_task(**option)
+    with pytest.raises(InvalidArguments, match=re.escape(f"configure: {text}")):
+        app.task(plain).configure(**option)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"name": 7}, "name must be a text, not 7"),
+        ({"aliases": "old"}, "aliases must be a list of names, not 'old'"),
+        ({"delivery": "once"}, "delivery must be at_least_once or at_most_once"),
+        ({"unique": "key"}, "unique must be a Unique, such as Unique()"),
+        ({"upgrade": 3}, "upgrade must be a function"),
+        ({"schedule": "0 2 * * *"}, 'schedule must be made by cron("0 2 * * *") or every(60)'),
+        ({"schedule": ["@daily"]}, "schedule must be made by cron"),
+        ({"no_retry": ["ValueError"]}, "no_retry must be a list of types of exceptions"),
+        ({"no_retry": ValueError}, "no_retry must be a list of types of exceptions"),
+        ({"middleware": [1]}, "middleware must be a list of functions"),
+    ],
+)
+def test_what_only_a_decorator_takes_is_checked_there(option: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidTask, match=re.escape(f"@app.task: {text}")):
+        App("shop").task(**option)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"at": "2031-05-06"}, "at must be a datetime, not '2031-05-06'"),
+        ({"expires_at": 7}, "expires_at must be a datetime"),
+        ({"delay": "5"}, "delay must be a number of seconds or a timedelta"),
+        ({"tenant": "A B"}, "tenant must be 1 to 64 letters"),
+        ({"unique_key": ""}, "unique_key must be a text that is not empty, not ''"),
+        ({"unique_key": 7}, "unique_key must be a text that is not empty, not 7"),
+        (
+            {"unique_key": "k", "on_duplicate": "skip"},
+            "on_duplicate must be reject, keep or replace",
+        ),
+        ({"unique_key": "k", "unique_scope": "app"}, "unique_scope must be task or tenant"),
+        ({"idempotency_key": 7}, "idempotency_key must be a text that is not empty"),
+        ({"timezone": 7}, "timezone must be a text that is not empty"),
+    ],
+)
+def test_what_only_a_call_takes_is_checked_there(option: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArguments, match=re.escape(f"configure: {text}")):
+        App("shop").task(plain).configure(**option)
+
+
+async def test_keys_that_are_computed_or_cancelled_are_texts_too() -> None:
+    app = App("shop")
+    task = app.task(unique=Unique(lambda cart_id: cart_id))(plain)
+    with pytest.raises(
+        InvalidArguments, match="unique_key must be a text that is not empty, not 7"
+    ):
+        task.bind(7)
+    with pytest.raises(InvalidArguments, match="cancel: unique_key must be a text"):
+        await task.cancel(unique_key=7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"App\('shop'\): retry must be a Retry"):
+        App("shop", retry=3)  # type: ignore[arg-type]
+
+
+async def test_only_calls_are_enqueued_together() -> None:
+    app = App("shop")
+    for wrong in (7, app.task(plain)):
+        with pytest.raises(InvalidArguments, match=r"is not a call: make one with task\.bind"):
+            await app.enqueue_many([wrong])  # type: ignore[list-item]
+
+
 def test_retries_are_whole_seconds() -> None:
     assert Retry.delays(60, timedelta(minutes=5)).policy.delays_seconds == (60, 300)
     assert Retry.exponential(5, initial=7200).policy.max_delay_seconds == 7200

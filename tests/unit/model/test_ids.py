@@ -59,6 +59,11 @@ def test_any_other_text_is_nobodys_id(text: str):
     assert len(caught.value.message) < 500
 
 
+def test_the_kind_of_an_unknown_id_is_said():
+    with pytest.raises(UnknownId, match=r"'x' is not an execution id: such an id is exe_"):
+        parse_execution_id("x")
+
+
 def test_parsing_undoes_showing():
     assert parse_job_id("job_7zzzzzzzzzzzz") == MAX_ID
     assert parse_execution_id("exe_0000000000016") == 38

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { cronOf, WHEN, whenOf } from "./cron";
 import { bin, hourRows, loadWith } from "./forecast";
 import { exactJson, pretty, yaml } from "./json";
-import { absolute, duration, relative, rough, startOfDay, zoneName } from "./time";
+import { absolute, duration, relative, rough, signed, startOfDay, zoneName } from "./time";
 import { changed, decoded } from "./url";
 import { cronWords, retryWords, scheduleWords } from "./words";
 
@@ -14,6 +14,7 @@ test("a duration has the unit that fits", () => {
   expect([12_000, 180_000, 39_600_000, 200_000_000].map(rough)).toEqual(["12 s", "3 min", "11 h", "2 d"]);
   expect(relative(NOV_17 + 39_600_000, NOV_17)).toBe("in 11 h");
   expect(relative(NOV_17 - 5000, NOV_17)).toBe("5 s ago");
+  expect([3, -120, 0.4, -0.4, -0].map(signed)).toEqual(["+3 ms", "−120 ms", "0 ms", "0 ms", "0 ms"]);
 });
 
 test("an instant is written with its zone, also on both sides of a clock change", () => {

@@ -136,6 +136,12 @@ export function duration(ms: number): string {
 
 const grouped = new Intl.NumberFormat("en-GB");
 
+/** +3 ms, −120 ms, 0 ms */
+export function signed(ms: number): string {
+  const text = duration(Math.abs(ms));
+  return text === "0 ms" ? text : `${ms > 0 ? "+" : "−"}${text}`;
+}
+
 /** 12,400 */
 export function group(number: number): string {
   return grouped.format(number);

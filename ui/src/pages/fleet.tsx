@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import { now } from "../api/client";
 import { useApi, useTick } from "../api/hooks";
 import type { Node, Overview, Page, Worker, WorkerDetail } from "../api/types";
-import { duration, group, rough } from "../lib/time";
+import { duration, group, rough, signed } from "../lib/time";
 import { changed, useParams } from "../lib/url";
 import { counted, plural } from "../lib/words";
 import { Code, Empty, Lead, Meter, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
@@ -89,7 +89,7 @@ function nodeColumns(): Column<Node>[] {
     { id: "roles", title: "Roles", cell: (node) => node.roles.join(", ") },
     { id: "version", title: "Version", cell: (node) => node.version },
     { id: "tzdata", title: "Zone data", cell: (node) => node.tzdata },
-    { id: "clock", title: "Clock", kind: "number", cell: (node) => (node.clock_drift_ms === null ? "–" : <span style={{ color: Math.abs(node.clock_drift_ms) > 500 ? "var(--failed)" : undefined }}>{`${node.clock_drift_ms >= 0 ? "+" : "−"}${duration(Math.abs(node.clock_drift_ms))}`}</span>) },
+    { id: "clock", title: "Clock", kind: "number", cell: (node) => (node.clock_drift_ms === null ? "–" : <span style={{ color: Math.abs(node.clock_drift_ms) > 500 ? "var(--failed)" : undefined }}>{signed(node.clock_drift_ms)}</span>) },
     { id: "pool", title: "Connections", kind: "number", cell: (node) => `${node.connections.in_use} of ${node.connections.size}` },
     { id: "for", title: "Up for", kind: "number", cell: (node) => rough(now() - Date.parse(node.started_at)) },
     { id: "seen", title: "Seen", kind: "nowrap", cell: (node) => (node.alive ? <Time at={node.seen_at} mode="relative" /> : <b>gone, {rough(now() - Date.parse(node.seen_at))} ago</b>) },

@@ -1,4 +1,5 @@
 // Acts on many jobs or dead letters: in progress and past.
+import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { Link } from "wouter";
 
@@ -70,7 +71,9 @@ export function Progress({ operation }: { operation: Operation }) {
       {!(running && beyond) && <Meter of={Math.max(operation.total, past)} part={past} label="Progress" />}
       <div className={s.entryHead} role="status">
         <span>
-          {group(operation.done)} {beyond ? (running ? "so far" : "") : `of ${counted(operation.total, operation.total_at_least)}`} {DONE_WORDS[operation.act]}
+          {group(operation.done)} {!beyond && `of ${counted(operation.total, operation.total_at_least)} `}
+          {DONE_WORDS[operation.act]}
+          {beyond && running && " so far"}
           {operation.left > 0 && `, ${group(operation.left)} left`}
           {operation.left_reasons.length > 0 && ` (${operation.left_reasons.map((each) => `${LEFT_WORDS[each.code] ?? each.code.replaceAll("_", " ")} ${group(each.count)}`).join(", ")})`}
         </span>
@@ -109,8 +112,13 @@ function Undo({ operation }: { operation: Operation }) {
 export function useOperation(id: string | null) {
   const [state, setState] = useState<string>();
   const read = useApi<Operation>(`/api/v1/operations/${id}`, undefined, { enabled: !!id, everySeconds: state === undefined || state === "RUNNING" ? 2 : 30 });
+  const client = useQueryClient();
   const found = read.data?.state;
-  useEffect(() => setState(found), [found]);
+  useEffect(() => {
+    setState(found);
+    // What it has changed is read again; a purge announces nothing else.
+    if (found && found !== "RUNNING") void client.invalidateQueries({ predicate: (query) => !String(query.queryKey[0]).startsWith("/api/v1/operations/") });
+  }, [found, client]);
   return read;
 }
 

@@ -8,7 +8,7 @@ import { now } from "../api/client";
 import { useApi, useMe, useTick } from "../api/hooks";
 import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page, Quantiles } from "../api/types";
 import { useSettings } from "../lib/settings";
-import { absolute, duration, group, relative, rough, timeOfDay, zoneFor } from "../lib/time";
+import { absolute, duration, group, relative, rough, signed, timeOfDay, zoneFor } from "../lib/time";
 import { changed, useParams } from "../lib/url";
 import { counted, plural, statusWord } from "../lib/words";
 import { ButtonLink, Code, Loading, Meter, Muted, PageHead, Panel, Reading, Time, Told } from "../parts/basics";
@@ -295,7 +295,7 @@ function CellPanel({ leader, workers, failures, window }: { leader: Leader | nul
               {leader.planner_lag_seconds !== null && leader.planner_lag_seconds >= 1 ? `, ${duration(leader.planner_lag_seconds * 1000)} behind` : ""}
             </dd>
             <dt>Clock</dt>
-            <dd>{leader.clock_drift_ms === null ? "–" : `${leader.clock_drift_ms >= 0 ? "+" : "−"}${duration(Math.abs(leader.clock_drift_ms))} against the database`}</dd>
+            <dd>{leader.clock_drift_ms === null ? "–" : `${signed(leader.clock_drift_ms)} against the database`}</dd>
           </>
         )}
         {workers && (

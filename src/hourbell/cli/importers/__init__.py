@@ -1,6 +1,6 @@
 """Jobs of other schedulers, as jobs of Hourbell. Nothing that is read is executed.
 
-Each module reads one format. What cannot be carried over is never dropped without a word: it
+Each module reads one format: `crontab`, `celery` (beat), `k8s` (CronJobs), `eventbridge`. What cannot be carried over is never dropped without a word: it
 becomes a note, which is a comment in the resulting file.
 """
 

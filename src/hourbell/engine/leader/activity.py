@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import msgspec
+
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.store.queries import queries
@@ -21,9 +23,22 @@ _Q = queries("activity")
 MINUTE = timedelta(minutes=1)
 FINAL_AFTER = timedelta(minutes=2)  # the end of a minute; a statement takes at most one
 SAMPLE = 5_000  # executions of a minute whose lateness and tenant are looked up
+_READ_PER_SECOND = 20_000  # outcomes, by counts that are repeated: on average
 _LATE_REPORTS = timedelta(seconds=5)  # most arrive by then
 _LOOK_BACK = timedelta(days=1)  # after a time without a leader
 _MAX_MINUTES = 10  # counted in one step: a scheduler whose steps take long is not ready
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The last count of a minute that will be counted again."""
+
+    at: datetime
+    outcomes: int  # that it has read
+
+    @property
+    def paid_off(self) -> datetime:
+        """From when on another count keeps to the average."""
+        return self.at + timedelta(seconds=self.outcomes / _READ_PER_SECOND)
 
 
 def minute_of(moment: datetime) -> datetime:
@@ -38,7 +53,7 @@ async def count_minutes(engine: Engine, term: Term | None, now: datetime) -> boo
     # No later one can be final; if one is, the clock was set back, and it is counted again.
     last: datetime | None = await database.value(_Q["last_final"], now - MINUTE - FINAL_AFTER)
     rows = await database.fetch(_Q["open_minutes"], current - _LOOK_BACK)
-    counted: dict[datetime, datetime] = {row["minute"]: row["counted_at"] for row in rows}
+    counted = {row["minute"]: Counted(row["counted_at"], row["outcomes"]) for row in rows}
     if last is not None:
         first = max(last + MINUTE, current - _LOOK_BACK)
     else:  # the first leader, or the first of a version that counts
@@ -51,16 +66,18 @@ async def count_minutes(engine: Engine, term: Term | None, now: datetime) -> boo
     return len(due) > _MAX_MINUTES
 
 
-def due_minutes(
-    first: datetime, now: datetime, counted: dict[datetime, datetime]
-) -> list[datetime]:
-    """The minutes from `first` on that have to be counted; `counted`: when each was counted."""
+def due_minutes(first: datetime, now: datetime, counted: dict[datetime, Counted]) -> list[datetime]:
+    """The minutes from `first` on that have to be counted; `counted`: the last count of each."""
     current = minute_of(now)
     number = int((current - first) / MINUTE) + 1
-    return [
-        minute
-        for minute in (first + k * MINUTE for k in range(number))
-        if minute == current
-        or now >= minute + MINUTE + FINAL_AFTER
-        or counted.get(minute, minute) < minute + MINUTE + _LATE_REPORTS <= now
-    ]
+
+    def is_due(minute: datetime) -> bool:
+        end, last = minute + MINUTE, counted.get(minute)
+        if now >= end + FINAL_AFTER:
+            return True
+        if last is None:
+            return minute == current or now >= end + _LATE_REPORTS
+        in_time = minute == current or last.at < end + _LATE_REPORTS <= now
+        return in_time and now >= last.paid_off
+
+    return [minute for k in range(number) if is_due(minute := first + k * MINUTE)]

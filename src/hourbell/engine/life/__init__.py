@@ -1,5 +1,11 @@
-"""The life of an execution, one file per verb: create, join, plan, admit, settle, reap, retain.
+"""The life of an execution, one file per verb.
 
-`create` is a package; `references` belongs to it, `broken` to join and plan, `outcomes` to settle.
+    create        a package; `references`: what a job names must exist
+    join, plan    the executions of recurring jobs; `broken`: timetables that cannot be computed here
+    admit         the gate
+    settle        outcomes; `settlement`: the pure decision what an outcome leads to
+    reap          executions whose worker died, or whose deadline has passed
+    retain        partitions, and the end of what has expired
+
 Claim has no file of its own: it is `hourbell.dispatch`.
 """

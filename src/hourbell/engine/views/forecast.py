@@ -41,8 +41,8 @@ DEFAULT_HOURS = 24
 
 _MAX_WAITING = 200_000  # rows of `due` that are read
 _MAX_TIMETABLES = 10_000
-_MAX_MEMBERS = 200_000  # memberships that are counted, in all
-_MAX_MEMBERS_OF_ONE = 20_000  # and of one timetable
+_MAX_MEMBERS = 150_000  # memberships that are counted, in all
+_MAX_MEMBERS_OF_ONE = 10_000  # and of one timetable; from here on its size is known
 _MAX_OCCURRENCES = 100_000  # about a second of computation
 _MAX_JOBS = 20_000  # of a tenant
 MAX_HERDS = 50
@@ -105,16 +105,16 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     capacity = await _capacity(engine, now)
     if tenant == NO_TENANT:
         return Forecast(begins_at=now, ends_at=through, complete_until=through, capacity=capacity)
-    rows = await walk(engine, _Q["waiting"], now, through, _MAX_WAITING, tenant)
+    rows, part = await asyncio.gather(
+        walk(engine, _Q["waiting"], now, through, _MAX_WAITING, tenant),
+        _all_tenants(engine, now, through)
+        if tenant is None
+        else _one_tenant(engine, tenant, now, through),
+    )
     waiting = Counter({row["minute"]: row["n"] for row in rows if row["n"]})
     ends = [through]
     if sum(row["examined"] for row in rows) == _MAX_WAITING:
         ends.append(max(row["last"] for row in rows))
-    part = await (
-        _all_tenants(engine, now, through)
-        if tenant is None
-        else _one_tenant(engine, tenant, now, through)
-    )
     fired = await asyncio.to_thread(load, part.firings, now, through, _MAX_OCCURRENCES)
     ends += [part.complete_until, fired.complete_until]
     return Forecast(
@@ -123,7 +123,7 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
         complete_until=max(now, min(ends)),
         estimated=part.estimated,
         minutes=sorted((waiting + fired.by_minute).items()),
-        herds=await _herds(engine, part, fired.herds[:MAX_HERDS], now, tenant),
+        herds=await _herds(engine, part, fired.herds[:MAX_HERDS], now, tenant_id or engine.scope),
         herd_moments=sorted(fired.moments.most_common(MAX_MOMENTS)),
         capacity=capacity,
     )
@@ -134,14 +134,14 @@ async def _herds(
     part: _PartialForecast,
     herds: list[Herd],
     now: datetime,
-    tenant: int | None,
+    only: str | None,
 ) -> list[ForecastHerd]:
-    """The herds with their rules and tenants; `tenant`: only jobs of this one are meant."""
+    """The herds with their rules and tenants; `only`: the tenant whose jobs are meant."""
     ids = [herd.timetable for herd in herds]
-    args = (ids, now, _MAX_COUNTED, _MAX_TENANTS, tenant)
-    names: dict[int, list[str]] = {}
-    for row in await walk(engine, _Q["tenants_of_timetables"], *args) if ids else ():
-        names.setdefault(row["timetable"], []).append(row["name"])
+    names: dict[int, list[str]] = {each: [] if only is None else [only] for each in ids}
+    args = (ids, now, _MAX_COUNTED, _MAX_TENANTS)
+    for row in await walk(engine, _Q["tenants_of_timetables"], *args) if only is None else ():
+        names[row["timetable"]].append(row["name"])
     jobs = {
         firing.timetable: sum(each.count for each in firing.members if each.on is None)
         for firing in part.firings
@@ -155,7 +155,7 @@ async def _herds(
             timezone=part.rules[herd.timetable][1],
             words=rule_words(*part.rules[herd.timetable]),
             jobs=jobs[herd.timetable],
-            tenants=names.get(herd.timetable, []),
+            tenants=names[herd.timetable],
         )
         for herd in herds
     ]

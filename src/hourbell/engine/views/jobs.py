@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +24,7 @@ from hourbell.engine.views.pages import (
     by_id,
     page_of,
     page_source,
+    page_token,
     read_token,
     walk,
 )
@@ -40,6 +42,7 @@ _C = queries("calendars")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
 NO_TENANT = -1  # no tenant has this id
+_PARTS = (JobType.RECURRING, JobType.ONE_TIME)  # of a list by name, in this order
 _FEW_TENANTS = 1_000  # the jobs of so many can be looked for tenant by tenant,
 _SCANNED_BY_TENANTS = 200  # so many of each
 
@@ -107,6 +110,40 @@ async def list_jobs(
     return msgspec.structs.replace(page, items=await skip_excluded(engine, page.items, now))
 
 
+async def search_jobs(
+    engine: Engine, wanted: JobFilter, page_size: int = 50, token: str | None = None
+) -> Page:
+    """Jobs, newest first; if they are looked for by name, recurring jobs come first.
+
+    An index has the names of recurring jobs, so a few pages show all of them. One-time jobs are
+    looked for among the newest, which may take many pages.
+    """
+    if wanted.name_prefix is None or wanted.type is not None:
+        return await list_jobs(engine, wanted, page_size, token)
+    part, before = (0, NEWEST) if token is None else read_token(token, tuple[Id, Id])
+    size = min(page_size, MAX_PAGE_SIZE)
+    found: list[Job] = []
+    for number in range(part, len(_PARTS)):
+        of_part = msgspec.structs.replace(wanted, type=_PARTS[number])
+        page = await list_jobs(engine, of_part, size - len(found), page_token(before))
+        found += page.items
+        if page.next_token is not None:
+            return Page(found, page_token((number, read_token(page.next_token, Id))))
+        before = NEWEST
+        if len(found) == size and number + 1 < len(_PARTS):
+            return Page(found, page_token((number + 1, NEWEST)))
+    return Page(found, None)
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The first text, by code points, after all that begin with the prefix; None: there is none."""
+    kept = prefix.rstrip(chr(sys.maxunicode))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(0xE000 if following == 0xD800 else following)  # no surrogates
+
+
 async def selected_ids(
     engine: Engine, wanted: JobFilter, most: int, token: str | None = None
 ) -> tuple[list[int], bool]:
@@ -162,8 +199,15 @@ async def _sources(
         return PageSource(found.found | more.found, more.floor)
 
     status, sources = wanted.status, []
-    if wanted.type is not JobType.ONE_TIME:
-        code = None if status is None else JOB_STATUSES.index(status)
+    code = None if status is None else JOB_STATUSES.index(status)
+    end = None if wanted.name_prefix is None else after_prefix(wanted.name_prefix)
+    if wanted.type is JobType.ONE_TIME:
+        pass
+    elif end and await _are_few(engine, wanted.name_prefix, end):
+        by_name = (before, size + 1, MAX_SCANNED_ROWS, code, *rest, tenant, end)
+        rows = await walk(engine, _J["list_recurring_named"], *by_name)
+        sources.append(page_source(rows, size + 1, by_id, recurring))
+    else:
         # The index of a tenant's jobs is by status.
         codes = _LISTED if code is None and tenant is not None else [code]
         for each in codes:
@@ -177,6 +221,12 @@ async def _sources(
         else:
             sources.append(await look(_ONE_TIME, statuses, one_time, True))
     return sources
+
+
+async def _are_few(engine: Engine, prefix: str | None, end: str) -> bool:
+    """Whether all recurring jobs with names from `prefix` on and before `end` can be read."""
+    (row,) = await walk(engine, _J["count_named"], prefix, end, MAX_SCANNED_ROWS)
+    return bool(row["n"] < MAX_SCANNED_ROWS)
 
 
 async def tenant_wanted(engine: Engine, name: str | None) -> int | None:

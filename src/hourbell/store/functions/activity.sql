@@ -59,9 +59,11 @@ begin
   from hourbell.outcomes as o
   where o.recorded_at >= p_minute and o.recorded_at < minute_end and o.session is not null
     and (every = 1 or (hashint8(o.id) & 2147483647) % every = 0);
-  skipped := array(
-    select o.id from hourbell.outcomes as o
-    where o.recorded_at >= p_minute and o.recorded_at < minute_end and o.status = hourbell.fate_skipped() limit 1000);
+  if counted.skipped > 0 then  -- otherwise all outcomes of the minute would be read in search of one
+    skipped := array(
+      select o.id from hourbell.outcomes as o
+      where o.recorded_at >= p_minute and o.recorded_at < minute_end and o.status = hourbell.fate_skipped() limit 1000);
+  end if;
   counted.lateness := hourbell.lateness_of(ran, ran_at, every);
   select coalesce(array_agg(t.tenant), '{}'), coalesce(array_agg(t.starts), '{}')
   into counted.tenants, counted.tenant_starts

@@ -75,16 +75,86 @@ begin
   values (p_at, p_id, p_tenant, p_queue, p_priority, p_target, p_key);
 end $$;
 
+-- Inserts the one-time jobs of `create_jobs`, which explains the arguments, without those of the requests p_repeated and
+-- without p_dropped. A function of its own, so that its plan is made once for any number of jobs.
+create or replace function hourbell.insert_one_time(
+  p_now timestamptz, p_actors text[], p_ids bigint[], p_requests int[], p_at timestamptz, p_instants bigint[],
+  p_job_tenants int[], p_settings int[], p_specs text[], p_run_settings json, p_unique json, p_repeated int[],
+  p_dropped bigint[]
+) returns void
+language plpgsql
+set plan = lookups set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+  with settings as materialized (
+    select * from json_to_recordset(p_run_settings) as s(
+      k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int,
+      finish_seconds int, key bigint, key_limit int, notifies smallint, level int, head text, tail text)),
+  new as materialized (
+    select n.id, n.request, n.at, n.tenant, n.settings, coalesce(s.head || n.spec || s.tail, n.spec) as spec, s.queue,
+      s.target, s.priority, s.at_most_once, s.key, s.key_limit, s.notifies, u.job is not null as is_unique,
+      n.at + make_interval(secs => s.start_seconds) as start_by,
+      n.at + make_interval(secs => s.finish_seconds) as finish_by
+    from (
+      select id, coalesce(request, 1) as request,
+        coalesce(p_at, timestamptz 'epoch' + instant * interval '1 microsecond') as at, tenant, settings, spec
+      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
+        as n(id, request, instant, tenant, settings, spec)) as n
+    join settings as s on s.k = n.settings
+    left join json_to_recordset(p_unique) as u(job bigint) on u.job = n.id
+    where n.request <> all (p_repeated)
+      and not exists (select from unnest(p_dropped) as d(id) where d.id = n.id)),
+  made as (
+    insert into hourbell.executions
+      (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
+       target, key, key_limit, notifies)
+    select id, at, at, tenant, queue, priority, start_by, finish_by, 1, hourbell.origin_schedule(), at_most_once, spec,
+      target, key, key_limit, notifies
+    from new),
+  -- All tenants that have a quota now, not only those that `create_jobs` locks: `list_quota_jobs` relies on it.
+  counted as (
+    insert into hourbell.quota_jobs (tenant, id)
+    select tenant, id from new where tenant = any (array(
+      select id from hourbell.tenants where max_jobs is not null))),
+  timed as (
+    insert into hourbell.deadlines (at, id, kind)
+    select start_by, id, hourbell.deadline_start() from new
+    where exists (select from settings where start_seconds is not null) and start_by is not null
+    union all
+    select finish_by, id, hourbell.deadline_finish() from new
+    where exists (select from settings where finish_seconds is not null) and finish_by is not null),
+  -- The job itself records what was requested; the audit row records by whom, once for all jobs that a request
+  -- created for a tenant.
+  noted as (
+    insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
+    select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end
+    from new group by request, tenant order by request, tenant),
+  -- Those that may share a slab are grouped; each of the others is a group of its own.
+  grouped as materialized (
+    select at, settings, hourbell.slab_of(id) as slab, array_agg(id) as ids, array_agg(tenant) as tenants
+    from new
+    group by at, settings, slab, case
+      when key is not null or start_by is not null or finish_by is not null or is_unique then id end),
+  together as (
+    insert into hourbell.due_slabs (run_at, slab, queue, priority, checks, target, ids, tenants)
+    select g.at, g.slab, s.queue, s.priority, hourbell.checks_level(s.level), s.target, g.ids, g.tenants
+    from grouped as g join settings as s on s.k = g.settings where cardinality(g.ids) > 1)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+  select g.at, g.ids[1], g.tenants[1], s.queue, s.priority, hourbell.checks_level(s.level), s.target, s.key
+  from grouped as g join settings as s on s.k = g.settings where cardinality(g.ids) = 1;
+end $$;
+
 -- Creates the jobs of several requests, with their audit rows and the answers that are stored for their keys: one
 -- statement, one commit. Requests are counted from 1.
 --   p_keys_ms         how long to wait for the transaction that holds a key
 --   p_quotas_ms       how long to wait for the lock of a quota
 --   p_limited         tenants with a quota, as before_create saw them
 --   p_tenants …       the requests; a null in p_keys: nothing is stored. No key twice.
---   p_ids …           one-time jobs of the requests p_requests, at p_instants (microseconds since 1970: a client
---                     encodes them twice as fast as timestamps), with the settings p_settings
+--   p_ids …           one-time jobs of the requests p_requests (null: all of the first), with the settings p_settings
+--   p_at              when they run; null: at p_instants (microseconds since 1970: a client encodes them twice as fast
+--                     as timestamps)
 --   p_run_settings    the settings, as JSON, with their number k: many jobs, few settings; for level see
---                     hourbell.level_of
+--                     hourbell.level_of. The document of a job is head || spec || tail if the settings have these.
 --   p_recurring       recurring jobs that have not joined their timetables yet, as JSON; null: none
 --   p_unique          jobs that request a unique key, as JSON, see give_unique_keys; null: none
 -- Left out, and returned: requests whose key already has an answer (repeated), jobs whose unique key another job holds
@@ -93,8 +163,8 @@ end $$;
 create or replace function hourbell.create_jobs(
   p_now timestamptz, p_keys_ms int, p_quotas_ms int, p_limited int[],
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
-  p_ids bigint[], p_requests int[], p_instants bigint[], p_job_tenants int[], p_settings int[], p_specs text[],
-  p_run_settings json, p_recurring json, p_unique json,
+  p_ids bigint[], p_requests int[], p_at timestamptz, p_instants bigint[], p_job_tenants int[], p_settings int[],
+  p_specs text[], p_run_settings json, p_recurring json, p_unique json,
   out repeated int[], out refused bigint[], out holders bigint[], out replacing bigint[], out excessive bigint[]
 )
 language plpgsql
@@ -146,13 +216,15 @@ begin
 
   if p_limited <> '{}' then
     with new as (
-      select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
+      select id, coalesce(request, 1) as request, tenant
+      from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
       union all
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
     numbered as (
       select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as nth
       from new as n join unnest(p_limited, rooms) as r(tenant, room) on r.tenant = n.tenant
-      where n.request <> all (repeated) and n.id <> all (refused) and n.id <> all (replacing))
+      where n.request <> all (repeated)
+        and not exists (select from unnest(refused || replacing) as known(id) where known.id = n.id))
     -- A unique key that one of them got has no live owner: the next request takes it, or it is deleted.
     select coalesce(array_agg(id), '{}') into excessive from numbered where nth > room;
   end if;
@@ -161,66 +233,16 @@ begin
   if dropped <> '{}' then  -- a refusal is not stored: the same request may succeed later
     delete from hourbell.idempotency as i
     using (
-      select id, request from unnest(p_ids, p_requests) as n(id, request)
+      select id, coalesce(request, 1) as request from unnest(p_ids, p_requests) as n(id, request)
       union all
       select id, request from json_to_recordset(p_recurring) as n(id bigint, request int)) as n
     where n.id = any (dropped) and i.tenant = p_tenants[n.request] and i.key = p_keys[n.request];
   end if;
 
   if p_ids <> '{}' then
-    with settings as materialized (
-      select * from json_to_recordset(p_run_settings) as s(
-        k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int,
-        finish_seconds int, key bigint, key_limit int, notifies smallint, level int)),
-    new as materialized (
-      select n.id, n.request, i.at, n.tenant, n.spec, s.queue, s.target, s.priority, s.at_most_once, s.key,
-        s.key_limit, s.notifies, s.level, u.job is not null as is_unique,
-        i.at + make_interval(secs => s.start_seconds) as start_by,
-        i.at + make_interval(secs => s.finish_seconds) as finish_by
-      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
-        as n(id, request, instant, tenant, settings, spec)
-      join settings as s on s.k = n.settings
-      left join json_to_recordset(p_unique) as u(job bigint) on u.job = n.id
-      cross join lateral (select timestamptz 'epoch' + n.instant * interval '1 microsecond' as at) as i
-      where n.request <> all (repeated) and n.id <> all (dropped)),
-    made as (
-      insert into hourbell.executions
-        (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
-         target, key, key_limit, notifies)
-      select id, at, at, tenant, queue, priority, start_by, finish_by, 1, hourbell.origin_schedule(), at_most_once, spec,
-        target, key, key_limit, notifies
-      from new),
-    -- All tenants that have a quota now, not only those of p_limited: `list_quota_jobs` relies on it.
-    counted as (
-      insert into hourbell.quota_jobs (tenant, id)
-      select tenant, id from new where tenant = any (array(
-        select id from hourbell.tenants where max_jobs is not null))),
-    timed as (
-      insert into hourbell.deadlines (at, id, kind)
-      select start_by, id, hourbell.deadline_start() from new where start_by is not null
-      union all
-      select finish_by, id, hourbell.deadline_finish() from new where finish_by is not null),
-    -- The job itself records what was requested; the audit row records by whom, once for all jobs that a request
-    -- created for a tenant.
-    noted as (
-      insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
-      select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end
-      from new group by request, tenant order by request, tenant),
-    -- Those that may share a slab are grouped; each of the others is a group of its own.
-    grouped as materialized (
-      select at, slab, queue, priority, level, target, key, array_agg(id) as ids, array_agg(tenant) as tenants
-      from (
-        select *, hourbell.slab_of(id) as slab, case
-          when key is not null or start_by is not null or finish_by is not null or is_unique then id end as apart
-        from new) as n
-      group by at, slab, queue, priority, level, target, key, apart),
-    together as (
-      insert into hourbell.due_slabs (run_at, slab, queue, priority, checks, target, ids, tenants)
-      select at, slab, queue, priority, hourbell.checks_level(level), target, ids, tenants
-      from grouped where cardinality(ids) > 1)
-    insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-    select at, ids[1], tenants[1], queue, priority, hourbell.checks_level(level), target, key
-    from grouped where cardinality(ids) = 1;
+    perform hourbell.insert_one_time(
+      p_now, p_actors, p_ids, p_requests, p_at, p_instants, p_job_tenants, p_settings, p_specs, p_run_settings, p_unique,
+      repeated, dropped);
   end if;
 
   if p_recurring is not null then
@@ -230,7 +252,8 @@ begin
         starts_at timestamptz, ends_at timestamptz, name text, spec text, target int, key bigint, key_limit int,
         since timestamptz, misfire smallint, catch_up_seconds int, catch_up_limit int, overlap smallint,
         at_most_once boolean, start_seconds int, finish_seconds int, notifies smallint)
-      where n.request <> all (repeated) and n.id <> all (dropped)),
+      where n.request <> all (repeated)
+        and not exists (select from unnest(dropped) as d(id) where d.id = n.id)),
     made as (
       insert into hourbell.jobs
         (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec,

@@ -11,17 +11,22 @@ create or replace function hourbell.slab_of(p_id bigint) returns bigint
 language sql immutable parallel safe
 return (p_id - 1) >> 6;
 
+-- A row if an execution waits for its time. (A set, because PostgreSQL makes it a part of the statement that calls it.)
+create or replace function hourbell.due_of(e hourbell.executions) returns setof bigint
+language sql stable as $$
+  (select d.id from hourbell.due as d
+   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+     and d.id = e.id)
+  union all
+  (select e.id from hourbell.due_slabs as d
+   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+     and d.slab = hourbell.slab_of(e.id) and e.id = any (d.ids))
+$$;
+
 -- Whether an execution waits for its time.
 create or replace function hourbell.is_due(e hourbell.executions) returns boolean
 language sql stable
-return exists (
-    select from hourbell.due as d
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
-      and d.id = e.id offset 0)
-  or exists (
-    select from hourbell.due_slabs as d
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
-      and d.slab = hourbell.slab_of(e.id) and e.id = any (d.ids) offset 0);
+return exists (select from hourbell.due_of(e) offset 0);
 
 -- Puts executions back into `due`, as they are. The gate has seen them before and must not take them for misfires now:
 -- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
@@ -79,7 +84,7 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- How executions have ended in this transaction, as `note_ended` has noted it; null: none has.
+-- How executions have ended in this transaction, as `count_fates` has noted it; null: none has.
 create or replace function hourbell.ended() returns text
 language sql stable
 return nullif(current_setting('hourbell.ended', true), '');
@@ -94,10 +99,10 @@ begin
   return noted;
 end $$;
 
--- Notes how executions end, for the metrics of the process whose statement ends them: as `status:reason:count`, in a
+-- Counts how executions end, for the metrics of the process whose statement ends them: as `status:reason:count`, in a
 -- setting of the transaction. A statement that wants it selects `hourbell.ended()` beside the function that it calls.
 -- Example: `4:misfire:12 1:deadline:3`.
-create or replace function hourbell.note_ended(p_statuses smallint[], p_reasons text[]) returns void
+create or replace function hourbell.count_fates(p_statuses smallint[], p_reasons text[]) returns void
 language sql as $$
   select set_config('hourbell.ended', concat_ws(' ', hourbell.ended(), string_agg(e.note, ' ')), true)
   from (
@@ -140,7 +145,7 @@ begin
     array_agg(distinct key) filter (where key is not null)
   into queues, tenants, targets, keys from gone;
   perform hourbell.note_ends(p_ids);
-  perform hourbell.note_ended(p_statuses, p_reasons);
+  perform hourbell.count_fates(p_statuses, p_reasons);
   perform hourbell.release_limits(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then
     perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);

@@ -71,19 +71,21 @@ create or replace function hourbell.location_of(
 language sql stable as $$
   select p.*, l.*, (select o.progress from hourbell.progress as o where o.id = e.id and o.fence = l.fence), s.*,
     hourbell.live_status(e, p.in_due, p.in_paused, l.session, p_now)
-  from (
-    select
-      hourbell.is_due(e) as in_due,
-      exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
-      exists (select from hourbell.paused as h where h.id = e.id offset 0) as in_paused) as p
+  from (values (e.id)) as w(id)
   left join lateral (
     select claimed_at, fence, session from hourbell.leased
-    where cardinality(ids) = 1 and ids[1] = e.id and fence > e.fence and not (p.in_due or p.in_parked or p.in_paused)
+    where cardinality(ids) = 1 and ids[1] = w.id and fence > e.fence
     union all
     select claimed_at, fence, session from hourbell.leased
     where ctid = case when p_ids[width_bucket(e.id, p_ids)] = e.id then p_slabs[width_bucket(e.id, p_ids)] end
-      and fence > e.fence and not (p.in_due or p.in_parked or p.in_paused)
+      and fence > e.fence
     limit 1) as l on true
+  cross join lateral (
+    select
+      l.session is null and exists (select from hourbell.due_of(e)) as in_due,
+      l.session is null and exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
+      l.session is null and exists (select from hourbell.paused as h where h.id = e.id offset 0) as in_paused
+    offset 0) as p  -- once; most of what is neither due nor ended is leased
   left join lateral (select s.worker, s.expires_at from hourbell.sessions as s
     where s.id = l.session offset 0) as s on true
   where p_live offset 0  -- decided before anything is looked up

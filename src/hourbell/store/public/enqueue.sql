@@ -2,6 +2,9 @@
 -- shares the database. Their names, arguments and results do not change; what they call is a function of the build that
 -- was migrated last (store/function_set.py).
 --
+-- A function takes the collation of its arguments, and a name has the collation "C": without `collate "default"` the
+-- functions that are called here could not use an index of text.
+--
 -- They run with the privileges of their owner, so all names in them are qualified and the search path is fixed. PUBLIC
 -- may not execute them: `hourbell migrate --grant-enqueue-to ROLE`. The SET clauses restore the caller's settings.
 -- A new argument of `enqueue` needs a migration that drops the old function and grants the new one.
@@ -25,7 +28,7 @@ create or replace function hourbell.try_enqueue(
 ) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transaction_session_timeout = 0 as $$
-  select * from hourbell.enqueue_jobs($1, $2, $3, $4, $5, 'role ' || session_user)
+  select * from hourbell.enqueue_jobs($1, $2, $3, $4, $5, ('role ' || session_user) collate "default")
 $$;
 
 -- For people: creates one job and returns its id, or raises an error with a SQLSTATE from HB001 to HB007, a detail and
@@ -56,7 +59,7 @@ begin
       'retry_policy', retry, 'expires_at', expires_at, 'deadline_seconds', ceil(extract(epoch from deadline))::int,
       'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'on_duplicate', on_duplicate,
       'labels', labels, 'notify', notify)))::text,
-    array[payload::text], null, array[at], array[task || ':' || unique_key], 'role ' || session_user);
+    array[payload::text], null, array[at], array[task || ':' || unique_key], ('role ' || session_user) collate "default");
   case made.outcome
     when 'created', 'kept' then
       return hourbell.job_text(made.job_id);
@@ -97,7 +100,7 @@ create or replace function hourbell.try_group(
 )
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transaction_session_timeout = 0 as $$
-  select * from hourbell.create_group($1, $2, $3, $4, 'role ' || session_user)
+  select * from hourbell.create_group($1, $2, $3, $4, ('role ' || session_user) collate "default")
 $$;
 
 -- Cancels the job of a task with a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to stop),
@@ -110,5 +113,5 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
 begin
   return hourbell.cancel_by_key(
     coalesce(tenant, (select t.defaults::jsonb ->> 'tenant' from hourbell.tasks as t where t.name = task), 'default'),
-    coalesce(task || ':', '') || unique_key, 'role ' || session_user);
+    coalesce(task || ':', '') || unique_key, ('role ' || session_user) collate "default");
 end $$;

@@ -5,8 +5,8 @@
 select minute from hourbell.minutes where final and minute <= $1 order by minute desc limit 1
 
 -- name: open_minutes
--- Minutes from $1 on that will be counted again.
-select minute, counted_at from hourbell.minutes where not final and minute >= $1 order by minute limit 2000
+-- Minutes from $1 on that will be counted again, and about how many outcomes were read for the last count.
+select minute, counted_at, succeeded + dead + cancelled + superseded + skipped as outcomes from hourbell.minutes where not final and minute >= $1 order by minute limit 2000
 
 -- name: count_minute
 select hourbell.count_minute($1, $2, $3, $4, $5, $6)

@@ -59,15 +59,14 @@ where m.dates <> '{}'
 group by m.timetable, m.since, m.until, m.zone, m.dates
 
 -- name: tenants_of_timetables
--- The tenants with the most jobs of the timetables $1, after $2: at most $4 of each, among $3 memberships of it; $5: only
--- this tenant, or null.
+-- The tenants with the most jobs of the timetables $1, after $2: at most $4 of each, among $3 memberships of it.
 select w.id as timetable, t.name
 from unnest($1::bigint[]) as w(id)
 cross join lateral (
   select m.tenant, count(*) as n
   from (
     select m.tenant from hourbell.memberships as m
-    where m.timetable = w.id and (m.until is null or m.until > $2) and ($5::int is null or m.tenant = $5) limit $3) as m
+    where m.timetable = w.id and (m.until is null or m.until > $2) limit $3) as m
   group by m.tenant order by n desc, m.tenant limit $4) as m
 cross join lateral (select name from hourbell.tenants as t where t.id = m.tenant offset 0) as t
 

@@ -6,11 +6,12 @@
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
--- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10 to $14, numbers, as the
--- text of an array; $15, their specs, as lines, because JSON has no line break inside.
+-- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10, $11 and $13 to $15,
+-- numbers, as the text of an array; $16, their specs, as lines, because JSON has no line break inside. (What convert_from
+-- returns has the collation "C", and a function takes the collation of its arguments: it could not use indexes of text.)
 select *, hourbell.take_ended() as ended from hourbell.create_jobs(
-  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12::text::bigint[], $13::text::int[],
-  $14::text::int[], string_to_array($15, E'\n'), $16, $17, $18)
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12, $13::text::bigint[], $14::text::int[],
+  $15::text::int[], string_to_array(convert_from($16, 'UTF8') collate "default", E'\n'), $17, $18, $19)
 
 -- name: new_id
 -- An id for an object created at $1.
@@ -148,6 +149,28 @@ from (
       order by i.id desc limit $3) as w) as w
   cross join lateral (select * from hourbell.jobs as j where j.id = w.id offset 0) as j) as j
 where j.wanted or j.pos = $3
+order by j.id desc limit $2
+
+-- name: count_named
+-- How many recurring jobs have names from $1 on and before $2, counted up to $3.
+select count(*)::int as n from (
+  select from hourbell.jobs where name collate "C" >= $1 and name collate "C" < $2 limit $3) as j
+
+-- name: list_recurring_named
+-- As list_recurring, where fewer than $3 jobs have names from $6 on and before $9: all of these are read, by their index.
+-- $8 the tenant, null: all.
+select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
+from (
+  select j.*, n.pos
+  from (
+    select n.id, row_number() over (order by n.id desc) as pos
+    from (
+      select id from hourbell.jobs
+      where name collate "C" >= $6 and name collate "C" < $9 and id < $1 limit $3) as n) as n
+  cross join lateral (
+    select *, true as wanted from hourbell.jobs as j where j.id = n.id
+      and coalesce(j.status = $4::smallint, j.status <> 3) and ($5::smallint is null or j.queue = $5)
+      and ($8::int is null or j.tenant = $8) and hourbell.is_wanted(j.spec, null, $7) offset 0) as j) as j
 order by j.id desc limit $2
 
 -- name: list_one_time

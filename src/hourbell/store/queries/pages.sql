@@ -5,4 +5,4 @@
 -- whatever the statistics.
 select set_config(name, 'off', true) from unnest(array[
   'jit', 'enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'enable_incremental_sort', 'enable_hashjoin',
-  'enable_mergejoin', 'enable_material']) as name
+  'enable_mergejoin', 'enable_material', 'enable_memoize']) as name

@@ -173,28 +173,27 @@ class JobInserter:
     ) -> list[object]:
         """The arguments of `hourbell.create_jobs`, in the order of its parameters."""
         names, level_of = self._names, self._engine.due_counts.level
-        numbers = names.tenants
-        ids, of_requests, instants, tenants, of_settings, specs = [], [], [], [], [], []
+        # Columns, not rows: a batch has thousands of jobs.
+        one_time = [row for row in rows if row.at is not None]
+        at, instants = _instants(one_time)
+        tenants = [names.tenants[row.tenant] for row in one_time]
         settings: dict[tuple[RunSettings, int], int] = {}  # with the level; counted from 1
-        recurring, unique = [], []
-        last_at, instant = None, 0
-        for row in rows:
-            tenant = numbers[row.tenant]
-            if row.at is not None:
-                if row.at != last_at:  # jobs of a batch often share one instant
-                    last_at, instant = row.at, (row.at - _EPOCH) // _MICROSECOND
-                settings_and_level = row.settings, level_of(tenant, instant // 1_000_000)
-                ids.append(row.job_id)
-                of_requests.append(requests[row.request])
-                instants.append(instant)
-                tenants.append(tenant)
-                of_settings.append(settings.setdefault(settings_and_level, len(settings) + 1))
-                specs.append(row.spec)
-            elif row.recurring is not None:
-                number, now = requests[row.request], self._context.now
-                recurring.append(_recurring(number, row, row.recurring, names, now))
-            if row.unique is not None:
-                unique.append(_unique(requests[row.request], tenant, row))
+        of_settings = [
+            settings.setdefault(
+                (row.settings, level_of(tenant, instant // 1_000_000)), len(settings) + 1
+            )
+            for row, tenant, instant in zip(one_time, tenants, instants, strict=True)
+        ]
+        recurring = [
+            _recurring(requests[row.request], row, row.recurring, names, self._context.now)
+            for row in rows
+            if row.recurring is not None
+        ]
+        unique = [
+            _unique(requests[row.request], names.tenants[row.tenant], row)
+            for row in rows
+            if row.unique is not None
+        ]
         return [
             self._context.now,
             self._timeouts.keys_ms,
@@ -205,8 +204,13 @@ class JobInserter:
             [request.key for request in requests],
             [request.fingerprint for request in requests],
             [request.answer for request in requests],
-            *map(array_text, (ids, of_requests, instants, tenants, of_settings)),
-            "\n".join(specs),
+            array_text([row.job_id for row in one_time]),
+            array_text([requests[row.request] for row in one_time]) if len(requests) > 1 else None,
+            at,
+            array_text(instants) if at is None else None,
+            array_text(tenants),
+            array_text(of_settings),
+            b"\n".join([row.spec for row in one_time]),
             _json(
                 [
                     {"k": number, "level": level} | _run_settings(each, names)
@@ -237,6 +241,19 @@ async def after_commit(
     await asyncio.gather(*map(join, joined))
 
 
+def _instants(rows: Sequence[JobRow]) -> tuple[datetime | None, list[int]]:
+    """When one-time jobs run, as one time if it is the same for all, and in microseconds."""
+    instants = []
+    last_at, instant = None, 0
+    for row in rows:
+        if row.at is not last_at:  # jobs of a batch often share one time
+            assert row.at is not None
+            last_at, instant = row.at, (row.at - _EPOCH) // _MICROSECOND
+        instants.append(instant)
+    is_same = instants.count(instant) == len(instants)
+    return last_at if is_same else None, instants
+
+
 def _json(rows: Sequence[object]) -> str | None:
     return msgspec.json.encode(rows).decode() if rows else None
 
@@ -245,17 +262,16 @@ def _json(rows: Sequence[object]) -> str | None:
 
 
 def _run_settings(settings: RunSettings, names: ResolvedNames) -> dict[str, object]:
-    queue, target, priority, delivery, start, finish, key, key_limit, events = settings
     return {
-        "queue": names.queues[queue],
-        "target": names.targets[target],
-        "priority": priority.value,
-        "at_most_once": delivery is Delivery.AT_MOST_ONCE,
-        "start_seconds": start,
-        "finish_seconds": finish,
-        "key": key,
-        "key_limit": key_limit,
-        "notifies": events,
+        "queue": names.queues[settings.queue],
+        "target": names.targets[settings.target],
+        "priority": settings.priority.value,
+        "at_most_once": settings.delivery is Delivery.AT_MOST_ONCE,
+        "start_seconds": settings.start_seconds,
+        "finish_seconds": settings.finish_seconds,
+        "key": settings.key,
+        "key_limit": settings.key_limit,
+        "notifies": settings.notifies,
     }
 
 
@@ -284,7 +300,7 @@ def _recurring(
         "starts_at": job.window.starts_at,
         "ends_at": job.window.ends_at,
         "name": job.name,
-        "spec": row.spec,
+        "spec": row.spec.decode(),
         "since": active_since(job, now),
         "misfire": MISFIRES[job.misfire_policy],
         "catch_up_seconds": job.catch_up_window_seconds,

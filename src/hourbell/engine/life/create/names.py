@@ -58,8 +58,8 @@ async def resolve_names(
     tenants = {row.tenant for row in rows}
     if key_owner is not None:
         tenants.add(key_owner)
-    queue_tenants = {row.settings[0]: row.tenant for row in rows}
-    target_tenants = {row.settings[1]: row.tenant for row in rows}
+    queue_tenants = {row.settings.queue: row.tenant for row in rows}
+    target_tenants = {row.settings.target: row.tenant for row in rows}
     return ResolvedNames(
         await engine.tenants(tenants, now),
         await engine.queues(queue_tenants.keys(), now, queue_tenants),
@@ -126,8 +126,8 @@ async def _unavailable(
 
 
 def _names(row: JobRow) -> Names:
-    queue, target, *_ = row.settings
-    return row.tenant, queue, target, None if row.recurring is None else row.recurring.schedule
+    schedule = None if row.recurring is None else row.recurring.schedule
+    return row.tenant, row.settings.queue, row.settings.target, schedule
 
 
 async def ensure_timetables(

@@ -42,7 +42,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         span = self.write.traceparent
         return job if span is None else traced(job, span, self.is_one_of_many)
 
-    def required_secrets(self, job: NewJob, spec: str) -> Required:
+    def required_secrets(self, job: NewJob, spec: bytes) -> Required:
         """The secrets that must exist for the requested job, which is stored as `spec`."""
         if isinstance(self.document, SimpleJob) or not may_name_secrets(spec):
             return {}  # a simple document names none

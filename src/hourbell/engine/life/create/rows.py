@@ -14,9 +14,19 @@ from hourbell.model.schedules import Once
 
 UNIQUE_KEY, NAME = range(2)  # namespaces of unique keys
 
-# The settings that a one-time job runs with: queue, target, priority, delivery, start deadline,
-# deadline, concurrency key and limit, notifications. A batch has many jobs and few distinct ones.
-RunSettings = tuple[str, str, Priority, Delivery, int | None, int | None, int | None, int, int]
+
+class RunSettings(msgspec.Struct, frozen=True, gc=False):
+    """The settings that a one-time job runs with. A batch has many jobs and few distinct ones."""
+
+    queue: str
+    target: str
+    priority: Priority
+    delivery: Delivery
+    start_seconds: int | None
+    finish_seconds: int | None
+    key: int | None  # the concurrency key
+    key_limit: int
+    notifies: int
 
 
 class RequestRow(msgspec.Struct, frozen=True, eq=False):
@@ -37,7 +47,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     at: datetime | None  # None: the job is recurring
     settings: RunSettings
-    spec: str
+    spec: bytes  # its JSON
     unique: tuple[int, str] | None  # its unique key, with the namespace of the key
     on_duplicate: OnDuplicate
     recurring: NewJob | None
@@ -61,7 +71,7 @@ def job_row(job_id: int, job: NewJob, request: RequestRow, name: str | None = No
         request,
         job.tenant_id,
         at,
-        (
+        RunSettings(
             job.queue,
             job.target,
             job.priority,
@@ -72,7 +82,7 @@ def job_row(job_id: int, job: NewJob, request: RequestRow, name: str | None = No
             job.concurrency_limit,
             notifies(job) if job.notifications else 0,
         ),
-        encode_job(job).decode(),
+        encode_job(job),
         unique,
         job.on_duplicate,
         job if at is None else None,
