@@ -98,6 +98,8 @@ _PUBLIC = {
     "every": "sdk.values",
 }
 
+__all__ = list(_PUBLIC)
+
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -90,7 +91,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_slots: Slots = 200
 
 
+def _check_hosts(database_url: str) -> None:
+    """Raises ConfigurationError; a URL may name several hosts, with a port each."""
+    try:
+        hosts = urlsplit(database_url).netloc.rpartition("@")[2].split(",")
+    except ValueError as error:
+        raise ConfigurationError(f"The URL cannot be read: {error}.") from None
+    for host in hosts:
+        _, _, port = host.rpartition("]")[2].partition(":")  # [::1]:5432
+        if port and not (port.isdecimal() and 0 < int(port) <= 65535):
+            raise ConfigurationError(
+                "The URL has a port that is not a number from 1 to 65535. A colon, slash or @ in "
+                "a password is written as %3A, %2F or %40."
+            )
+
+
 _PARSERS: dict[str, Callable[[str], object]] = {
+    "database_url": _check_hosts,
     "egress_allow": Egress.parse,
     "failpoints": failpoints.parse,
     # A file is read when logs are configured.

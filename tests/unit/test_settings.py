@@ -72,6 +72,10 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_WORKER_QUEUES", "default,", "must be a comma-separated list of queue names"),
         ("HOURBELL_WORKER_SLOT", "1", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
         ("HOURBELL_ZZZ", "1", "is not a setting. Settings: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
+        ("HOURBELL_DATABASE_URL", "postgresql://db:70000/x", "a port that is not a number from 1"),
+        ("HOURBELL_DATABASE_URL", "postgresql://a,b:x/y", "a port that is not a number from 1"),
+        ("HOURBELL_DATABASE_URL", "postgresql://ada:a/b@db/x", "in a password is written as %3A"),
+        ("HOURBELL_DATABASE_URL", "postgresql://[::1/x", "cannot be read"),
         ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
     ],
 )
@@ -96,6 +100,14 @@ def test_a_wrong_url_is_not_repeated_because_of_its_password() -> None:
         refused.value
     )
     assert "secret" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql:///x?host=/run", "postgres://a:1,[::1]:2,c/x", "postgresql://ada:a%3Ab@db:5432/x"],
+)
+def test_urls_of_sockets_and_of_several_hosts_are_taken(url: str) -> None:
+    assert from_environment(HOME | {"HOURBELL_DATABASE_URL": url}).database_url == url
 
 
 def test_variables_of_the_command_line_are_no_settings_and_no_mistakes() -> None:
