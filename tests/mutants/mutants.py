@@ -344,8 +344,8 @@ MUTANTS = [
     Mutant(
         "unique_key_in_a_due_slab",
         CREATE_SQL,
-        " or finish_by is not null or is_unique then id end as apart",
-        " or finish_by is not null then id end as apart",
+        " or finish_by is not null or is_unique then id end),",
+        " or finish_by is not null then id end),",
         (f"{DUE_SLABS_TEST}::test_what_has_a_unique_key_waits_alone",),
         "A transaction of a user may replace a job by its unique key: it must not lock others.",
     ),
@@ -1187,8 +1187,8 @@ MUTANTS = [
     Mutant(
         "replacing_takes_room",
         CREATE_SQL,
-        " and n.id <> all (replacing))",
-        ")",
+        "unnest(refused || replacing) as known(id)",
+        "unnest(refused) as known(id)",
         (f"{CREATE_JOBS_TEST}::test_a_full_quota_leaves_room_for_what_takes_none",),
         "Who replaces another leaves as many jobs as there were.",
     ),

@@ -270,11 +270,9 @@ def test_everything_of_a_tenant_is_paused_with_four_clicks(watched: Watched) -> 
     watched.click("button", "Acts on gamma")
     watched.click("menuitem", "Pause everything…")
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("tenant gamma")
+    # Until they are counted the dialog asks for the name of the tenant, as for more than 100.
+    expect(dialog).to_contain_text(re.compile(r"Pause \d+ jobs?: tenant gamma"))
     dialog.get_by_label("Reason").fill("audit of the tenant")
-    typed = dialog.get_by_label("Type gamma to confirm")
-    if typed.count():
-        typed.fill("gamma")
     watched.click("button", re.compile("^Pause "), dialog)
     expect(page.get_by_role("heading", name="Operation")).to_be_visible()
     expect(page.get_by_text("done", exact=True)).to_be_visible(timeout=20_000)

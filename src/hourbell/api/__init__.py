@@ -14,6 +14,7 @@ problem document (RFC 9457) in one place, `problems`, by one table from error co
     dashboard.py  the files of the dashboard
     auth.py       authentication and authorization, before any handler runs
     openapi.py, schemas.py    the OpenAPI document, generated from the same routes
+    examples.py   an example of each body, for that document and the API page
     app.py        the application: routes, dependencies, error handlers; no globals
     server.py     serves the application on a port, in the event loop of the process
 

@@ -140,7 +140,7 @@ class EngineCounts:
                 self._outcomes.series(_FATES[kind].value, reason or NO_REASON).add()
 
     def count_ended(self, ended: str | None) -> None:
-        """Count what a statement has ended, as `hourbell.note_ended` says it."""
+        """Count what a statement has ended, as `hourbell.count_fates` says it."""
         if ended:
             for part in ended.split():
                 status, reason, count = part.split(":")

@@ -382,15 +382,21 @@ async def test_a_write_whose_response_is_lost_takes_effect_once(
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal dropped
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", server.port)
-        while chunk := await reader.read(65_536):
-            up_writer.write(chunk)
-            answer = await up_reader.read(65_536)
-            if dropped == 0:
-                dropped += 1
-                assert len(answer) > passed
-                writer.write(answer[:passed])
-                break
-            writer.write(answer)
+
+        async def forward() -> None:
+            while chunk := await reader.read(65_536):
+                up_writer.write(chunk)
+            up_writer.close()
+
+        forwarding = asyncio.create_task(forward())
+        if dropped == 0:
+            answer = await up_reader.readexactly(passed + 1)
+            dropped += 1
+            writer.write(answer[:passed])
+        else:
+            while chunk := await up_reader.read(65_536):
+                writer.write(chunk)
+        forwarding.cancel()
         up_writer.close()
         writer.close()
 

@@ -71,7 +71,9 @@ export function Progress({ operation }: { operation: Operation }) {
       {!(running && beyond) && <Meter of={Math.max(operation.total, past)} part={past} label="Progress" />}
       <div className={s.entryHead} role="status">
         <span>
-          {group(operation.done)} {beyond ? (running ? "so far" : "") : `of ${counted(operation.total, operation.total_at_least)}`} {DONE_WORDS[operation.act]}
+          {group(operation.done)} {!beyond && `of ${counted(operation.total, operation.total_at_least)} `}
+          {DONE_WORDS[operation.act]}
+          {beyond && running && " so far"}
           {operation.left > 0 && `, ${group(operation.left)} left`}
           {operation.left_reasons.length > 0 && ` (${operation.left_reasons.map((each) => `${LEFT_WORDS[each.code] ?? each.code.replaceAll("_", " ")} ${group(each.count)}`).join(", ")})`}
         </span>

@@ -88,7 +88,7 @@ export function Search() {
           ) : found.data === undefined ? (
             <p>Searching …</p>
           ) : jobs.length === 0 ? (
-            <p>{found.data.next_page_token ? `No recurring job, and none of the newest one-time jobs, has a name that begins with “${settled}”.` : `No job has a name that begins with “${settled}”.`}</p>
+            <p>{found.data.next_page_token ? `No name begins with “${settled}” among the jobs looked at. Press Enter to search further.` : `No job has a name that begins with “${settled}”.`}</p>
           ) : null}
           <ul id="search-found" role="listbox" aria-label="Jobs">
             {jobs.map((job, index) => (

@@ -33,7 +33,7 @@ begin
       array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
     array_fill(null::text, array[n]), array_fill(null::json, array[n]), array_fill(null::text, array[n])) as s;
   ids := array(select unnest(ids) except select unnest(refused));
-  perform hourbell.note_ended(
+  perform hourbell.count_fates(
     array_fill(hourbell.fate_cancelled(), array[cardinality(ids)]), array_fill('cancelled'::text, array[cardinality(ids)]));
   return ids;
 end $$;

@@ -473,7 +473,7 @@ end $$;
 
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
 -- holds no lock, so no transaction waits for it. ended: how executions have ended that may not start any more, as
--- `note_ended` notes it.
+-- `count_fates` notes it.
 create or replace procedure hourbell.claim(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_lowest_first boolean,
   p_same_start boolean, p_now timestamptz, p_patience interval,

@@ -84,7 +84,7 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- How executions have ended in this transaction, as `note_ended` has noted it; null: none has.
+-- How executions have ended in this transaction, as `count_fates` has noted it; null: none has.
 create or replace function hourbell.ended() returns text
 language sql stable
 return nullif(current_setting('hourbell.ended', true), '');
@@ -99,10 +99,10 @@ begin
   return noted;
 end $$;
 
--- Notes how executions end, for the metrics of the process whose statement ends them: as `status:reason:count`, in a
+-- Counts how executions end, for the metrics of the process whose statement ends them: as `status:reason:count`, in a
 -- setting of the transaction. A statement that wants it selects `hourbell.ended()` beside the function that it calls.
 -- Example: `4:misfire:12 1:deadline:3`.
-create or replace function hourbell.note_ended(p_statuses smallint[], p_reasons text[]) returns void
+create or replace function hourbell.count_fates(p_statuses smallint[], p_reasons text[]) returns void
 language sql as $$
   select set_config('hourbell.ended', concat_ws(' ', hourbell.ended(), string_agg(e.note, ' ')), true)
   from (
@@ -145,7 +145,7 @@ begin
     array_agg(distinct key) filter (where key is not null)
   into queues, tenants, targets, keys from gone;
   perform hourbell.note_ends(p_ids);
-  perform hourbell.note_ended(p_statuses, p_reasons);
+  perform hourbell.count_fates(p_statuses, p_reasons);
   perform hourbell.release_limits(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then
     perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);

@@ -119,7 +119,7 @@ begin
     insert into hourbell.outcomes (id, fence, recorded_at, status, reason, missed, missed_through)
     select id, 0, p_now, hourbell.fate_skipped(), 'misfire', n, last from missed;
     get diagnostics skipped = row_count;
-    perform hourbell.note_ended(
+    perform hourbell.count_fates(
       array_fill(hourbell.fate_skipped(), array[skipped]), array_fill('misfire'::text, array[skipped]));
   end if;
   return made;

@@ -77,7 +77,7 @@ begin
       if failing is not null then perform hourbell.note_failures(failing); end if;
       if over is not null then
         perform hourbell.note_ends(over);
-        perform hourbell.note_ended(fates, reasons);
+        perform hourbell.count_fates(fates, reasons);
         perform hourbell.close_runs(over, p_now);
       end if;
       perform hourbell.release_limits(back, false, p_now);
