@@ -128,6 +128,7 @@ def render_dead_letter(letter: DeadLetter) -> dict[str, Any]:
     return {
         "execution_id": execution_text(letter.execution_id),
         "job_id": job_text(letter.job_id),
+        "job_name": letter.job_name,
         "tenant_id": letter.tenant_id,
         "died_at": format_instant(letter.died_at),
         "reason": letter.reason.value,

@@ -603,6 +603,7 @@ def _dead_letter() -> Schema:
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
+            "job_name": or_null(_text("At its death.")),
             "tenant_id": _text(),
             "died_at": _instant(),
             "reason": DeadLetterFilterDocument.reason.schema,

@@ -109,7 +109,7 @@ def _cells(letter: DeadLetter) -> Sequence[str]:
         letter.reason,
         letter.error or "",
         instant_text(letter.died_at),
-        letter.job_id,
+        letter.job_name or letter.job_id,
         str(letter.attempt),
         letter.tenant_id,
     )
@@ -160,7 +160,7 @@ def get_command(session: Session, execution_id: str) -> None:
         (
             ("Execution", letter.execution_id),
             ("Job", letter.job_id),
-            ("Name", None if letter.job is None else str(letter.job.get("name"))),
+            ("Name", letter.job_name),
             ("Tenant", letter.tenant_id),
             ("Scheduled", instant_text(letter.scheduled_for)),
             ("Died", instant_text(letter.died_at)),

@@ -354,6 +354,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     execution_id: str
     job_id: str
+    job_name: str | None = None  # at its death
     tenant_id: str
     died_at: datetime
     reason: str

@@ -40,9 +40,11 @@ def ids(items: list[Any]) -> list[str]:
 
 
 async def test_dead_letters_are_listed_latest_first_page_by_page(api: Client, hand: Hand):
-    made = [(await dead(api, hand, one_time()))["execution_id"] for _ in range(5)]
+    names = [f"bill-{n}" for n in range(5)]
+    made = [(await dead(api, hand, one_time(name=name)))["execution_id"] for name in names]
     items = await api.pages(LETTERS + "?page_size=2")
     assert ids(items) == made[::-1]
+    assert [item["job_name"] for item in items] == names[::-1]
     assert all(item["attempts"] == [] and item["job"] is None for item in items)
 
 
@@ -81,7 +83,8 @@ async def test_a_dead_letter_has_every_attempt_and_the_job_as_it_was(api: Client
     assert (letter["attempt"], letter["reason"]) == (2, "retries_exhausted")
     kinds = [(attempt["attempt"], attempt["kind"]) for attempt in letter["attempts"]]
     assert kinds == [(1, "timeout"), (2, "retries_exhausted")]
-    assert letter["job"]["name"] == "before"
+    (listed,) = await api.pages(LETTERS)
+    assert letter["job"]["name"] == letter["job_name"] == listed["job_name"] == "before"
     assert letter["error"] == "retries_exhausted!"
 
 

@@ -841,6 +841,7 @@ export interface components {
         DeadLetter: {
             execution_id: string;
             job_id: string;
+            job_name: string | null;
             tenant_id: string;
             /** Format: date-time */
             died_at: string;

@@ -196,7 +196,7 @@ function List({ filter, time }: { filter: Record<string, string | null | undefin
       ),
     },
     { id: "reason", title: "Reason", kind: "nowrap", cell: (letter) => <Status status="DEAD" detail={letter.reason.replaceAll("_", " ")} /> },
-    { id: "job", title: "Job", kind: "nowrap", cell: (letter) => <Link href={`/jobs/${letter.job_id}`}>{letter.job_id}</Link> },
+    { id: "job", title: "Job", kind: "nowrap", cell: (letter) => <Link href={`/jobs/${letter.job_id}`}>{letter.job_name ?? letter.job_id}</Link> },
     ...(me?.tenant_id ? [] : [{ id: "tenant", title: "Tenant", cell: (letter: DeadLetter) => letter.tenant_id }]),
     { id: "scheduled", title: "Scheduled", kind: "nowrap", cell: (letter) => <Time at={letter.scheduled_for} mode="short" /> },
     { id: "attempts", title: "Attempts", kind: "number", cell: (letter) => letter.attempt },

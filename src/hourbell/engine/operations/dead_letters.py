@@ -67,6 +67,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     execution_id: int
     job_id: int
+    job_name: str | None  # at the death; None: it was not stored
     tenant_id: str
     died_at: datetime
     reason: Reason
@@ -168,6 +169,7 @@ def _dead_letter(row: asyncpg.Record) -> DeadLetter:
     return DeadLetter(
         execution_id=row["id"],
         job_id=row["job"] or row["id"],
+        job_name=row["job_name"],
         tenant_id=row["tenant_name"],
         died_at=row["died_at"],
         reason=reason,

@@ -7,6 +7,7 @@
 -- name: list_letters
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
   x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
+  coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
@@ -16,7 +17,8 @@ from (
     select * from hourbell.dead_letters as d
     where (d.died_at, d.id) < ($1, $2) and d.died_at >= $5
     order by d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, target int, history jsonb)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, target int, history jsonb, spec text, job_spec text)
 where d.wanted or d.pos = $4
 order by d.died_at desc, d.id desc limit $3
 
@@ -24,6 +26,7 @@ order by d.died_at desc, d.id desc limit $3
 -- For the tenant $7.
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
   x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
+  coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
@@ -33,7 +36,8 @@ from (
     select * from hourbell.dead_letters as d
     where (d.tenant, d.died_at, d.id) < ($7, $1, $2) and (d.tenant, d.died_at) >= ($7, $5)
     order by d.tenant desc, d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, target int, history jsonb)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, target int, history jsonb, spec text, job_spec text)
 where d.wanted or d.pos = $4
 order by d.tenant desc, d.died_at desc, d.id desc limit $3
 
@@ -41,6 +45,7 @@ order by d.tenant desc, d.died_at desc, d.id desc limit $3
 -- For the job $7, if it belongs to the tenant $8 (null: any).
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
   x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
+  coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
@@ -50,13 +55,14 @@ from (
     select * from hourbell.dead_letters as d
     where (coalesce(d.job, d.id), d.died_at, d.id) < ($7, $1, $2) and (coalesce(d.job, d.id), d.died_at) >= ($7, $5)
     order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, target int, history jsonb)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, target int, history jsonb, spec text, job_spec text)
 where d.wanted or d.pos = $4
 order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
 
 -- name: letter
 select d.id, d.job, d.tenant, d.died_at, d.reason, x.*, x.history #>> '{-1,reason}' as kind,
-  coalesce(d.error, x.history #>> '{-1,error}') as error,
+  coalesce(d.error, x.history #>> '{-1,error}') as error, coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
   hourbell.workers_of(x.history, null) as workers
 from hourbell.dead_letters as d
