@@ -78,6 +78,7 @@ LOAD_THE_MACHINE = (
 FIRST = (
     "load the machine",
     "measure time",
+    "ui/test_pages.py",
     "conformance/test_plans.py",
     "PostgreSQL 15",
     "chaos/test_postgres.py",

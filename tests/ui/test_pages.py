@@ -823,11 +823,14 @@ def test_a_key_that_is_revoked_elsewhere_leads_back_to_the_sign_in(
     page, server = watched.page, watched.server
     made = server.ask("POST", "/api/v1/keys", {"name": "gone", "role": "operator"}, admin)
     sign_in(watched, made["key"])
-    server.ask("DELETE", f"/api/v1/keys/{made['key_id']}", key=admin)
-    # A write in the middle of something: the page is left for the sign-in as well.
     page.get_by_role("button", name="Acts on trial-ends").click()
     page.get_by_role("menuitem", name="Pause…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    pause = page.get_by_role("dialog").get_by_role("button", name="Pause")
+    expect(pause).to_be_enabled()
+    # A write in the middle of something: the page is left for the sign-in as well. The stream of events leads there
+    # too, but seconds later.
+    server.ask("DELETE", f"/api/v1/keys/{made['key_id']}", key=admin)
+    pause.click()
     expect(page.get_by_label("API key")).to_be_visible(timeout=30_000)
 
 
