@@ -375,4 +375,5 @@ def main() -> None:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -121,4 +121,5 @@ def main() -> None:
         uvloop.run(measure(dsn))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -256,4 +256,5 @@ def main() -> None:
         uvloop.run(everything(dsn))
 
 
-main()
+if __name__ == "__main__":
+    main()

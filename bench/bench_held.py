@@ -88,4 +88,5 @@ def main() -> None:
     report("held", seconds=seconds, **found)
 
 
-main()
+if __name__ == "__main__":
+    main()

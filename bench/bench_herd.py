@@ -256,4 +256,5 @@ def main() -> None:
     report("herd", late_ms={way: rounds_of(way, ROUNDS) for way in WAYS})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -184,4 +184,5 @@ def main() -> None:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

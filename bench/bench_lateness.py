@@ -103,4 +103,5 @@ def main() -> None:
         uvloop.run(measure(dsn))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -102,4 +102,5 @@ async def main() -> None:
             await up.wait()
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

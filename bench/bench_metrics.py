@@ -215,4 +215,5 @@ def main() -> None:
     report("metrics", scrape=scraped, counting_us_per_1000=round(counting(), 1), drain=drained)
 
 
-main()
+if __name__ == "__main__":
+    main()

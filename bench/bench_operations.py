@@ -241,4 +241,5 @@ def main() -> None:
         report("dead letters by error", letters=letters, **grouped)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -69,4 +69,5 @@ def main() -> None:
         uvloop.run(measure(dsn))
 
 
-main()
+if __name__ == "__main__":
+    main()

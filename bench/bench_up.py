@@ -48,4 +48,5 @@ def main() -> None:
     report("up", first_start_seconds=first, second_start_seconds=min(later), later_starts=later)
 
 
-main()
+if __name__ == "__main__":
+    main()

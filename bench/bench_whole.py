@@ -23,6 +23,7 @@ from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 300_000
 BATCH = 1_000
+CALLS = 2  # at the same time, as in bench_stages.py
 ROUNDS = 6
 
 
@@ -30,8 +31,13 @@ async def produce(dsn: str) -> None:
     async with engine(dsn) as made:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        for first in range(0, COUNT, BATCH):
-            await create_one_time_jobs(made, no_ops(BATCH, first), Write())
+        rest = iter(range(0, COUNT, BATCH))
+
+        async def call() -> None:
+            for first in rest:
+                await create_one_time_jobs(made, no_ops(BATCH, first), Write())
+
+        await asyncio.gather(*(call() for _ in range(CALLS)))
 
 
 async def schedule(dsn: str) -> None:
@@ -98,4 +104,5 @@ def main() -> None:
     report("whole", executions_per_second=round(median(rounds)), rounds=rounds)
 
 
-main()
+if __name__ == "__main__":
+    main()
