@@ -114,7 +114,7 @@ async def send(port: int, connections: int, jobs: int) -> None:
 
 async def serve(dsn: str, port: int) -> None:
     settings = Settings(data_dir=Path("unused"), database_url=dsn, port=port)
-    async with running(dsn, settings, {Role.API}, {}):
+    async with running(dsn, settings, {Role.API}):
         tune_garbage_collector()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -329,7 +329,7 @@ def script_sizes() -> dict[str, int]:
 
 async def serve(dsn: str, port: int) -> None:
     settings = Settings(data_dir=Path("unused"), database_url=dsn, port=port)
-    async with running(dsn, settings, {Role.API}, {}):
+    async with running(dsn, settings, {Role.API}):
         tune_garbage_collector()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
