@@ -70,7 +70,7 @@ REPLAY = "src/hourbell/store/functions/replay.sql"
 RERUNS = "src/hourbell/store/functions/reruns.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
-MIGRATION = "src/hourbell/store/migrations/0001_hourbell.sql"
+MIGRATION = "src/hourbell/store/migrations/0001_tables.sql"
 CHANGE_SQL = "src/hourbell/store/functions/change.sql"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
@@ -782,8 +782,8 @@ MUTANTS = [
     Mutant(
         "quarantine_dropped",
         PLACES,
-        "hourbell.checks_of(overlap, crashes) + hourbell.checks_level(",
-        "hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(",
+        "hourbell.flags_of(overlap, crashes) + hourbell.flags_level(",
+        "hourbell.flags_of(overlap, 0::smallint) + hourbell.flags_level(",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "What was lost twice runs with nothing beside it.",
     ),
