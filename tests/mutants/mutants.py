@@ -1105,7 +1105,7 @@ MUTANTS = [
     Mutant(
         "no_dead_letters_of_the_late",
         PLACES,
-        "    from gone where status = hourbell.fate_dead()),\n",
+        "    from gone where fate = hourbell.fate_dead()),\n",
         "    from gone where false),\n",
         (f"{POLICIES_TEST}::test_what_has_not_finished_in_time_is_dead_wherever_it_is",),
         "What is dead because it missed its deadline is kept whole too.",
