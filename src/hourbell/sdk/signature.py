@@ -382,9 +382,11 @@ class Signature:
         text = str(error)
         found, path = _EXPECTED.match(text), _PATH.search(text)
         name = "" if path is None else path["path"].partition(".")[0].partition("[")[0]
-        if found is None or name not in values:
+        if path is None or name not in values:
             return InvalidArguments(f"{self._task}: {text}. Nothing was enqueued.")
-        assert path is not None
+        if found is None:  # such as a value that an enum does not have
+            text = text.partition(" - ")[0]
+            return InvalidArguments(f"{self._task}: {path['path']}: {text}. Nothing was enqueued.")
         value = values[name]
         if path["path"] != name:
             return InvalidArguments(
