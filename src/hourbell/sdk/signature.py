@@ -102,6 +102,12 @@ class Signature:
         """The arguments of a stored payload; raises Mismatch."""
         if not isinstance(payload, dict):
             raise Mismatch(f"The payload of {self._task} must be an object.")
+        if self._plain_types is not None and len(payload) == len(self._plain_types):
+            for name, kind in self._plain_types.items():
+                if type(payload.get(name)) is not kind:
+                    break
+            else:
+                return Arguments((), payload)  # what `convert` would return, in a third of the time
         if self._all_by_name:
             try:
                 decoded = msgspec.convert(
@@ -267,6 +273,14 @@ class Signature:
         """Whether all arguments can be passed by name."""
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         return all(parameter.kind in kinds for parameter in self._parameters.values())
+
+    @cached_property
+    def _plain_types(self) -> Mapping[str, type] | None:
+        """The types of the parameters, if each is what JSON has, and is passed by name."""
+        kinds = self._types.values()
+        if self._all_by_name and all(kind in (bool, int, str) for kind in kinds):
+            return self._types
+        return None
 
     @cached_property
     def _optional(self) -> list[str]:

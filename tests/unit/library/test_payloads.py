@@ -132,6 +132,19 @@ def test_an_error_names_the_parameter_of_a_value_that_an_enum_does_not_have() ->
             payload(of, *given)
 
 
+@pytest.mark.parametrize(
+    "stored", [{"n": True, "s": "x"}, {"n": 1.0, "s": "x"}, {"n": 1, "t": "x"}]
+)
+def test_a_stored_payload_is_checked_as_strictly_as_an_argument(stored: dict[str, object]) -> None:
+    def f(n: int, s: str) -> object:
+        return n, s
+
+    of = task(f)
+    assert called(of, {"s": "x", "n": 1}) == (1, "x")
+    with pytest.raises(Mismatch):
+        of._signature.arguments(stored)
+
+
 def test_a_context_is_no_argument() -> None:
     async def f(ctx: Context, cart_id: int) -> None: ...
 
