@@ -844,6 +844,11 @@ def _(s: Scene) -> Case:
     return listing(O["tenant_counts"], [1, 1000], rows=5_500, buffers=20_000)
 
 
+@case("what waits of tenants")
+def _(s: Scene) -> Case:
+    return listing(O["waiting"], [[1, 2, 3], s.now, 1000, 500], rows=8_000, buffers=30_000)
+
+
 @case("metrics of the cell")
 def _(s: Scene) -> Case:
     minute = timedelta(minutes=1)

@@ -675,6 +675,20 @@ def test_the_overview_changes_by_itself(watched: Watched) -> None:
     assert watched.problems() == []
 
 
+def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    counts = server.ask("GET", "/api/v1/tenants/default")["counts"]
+    assert counts["waiting"] > counts["parked"]  # that of shop.resize has no worker
+    for path in ("/tenants", "/tenants/default"):
+        watched.open(path)
+        waiting = page.locator("main a[href*='tenant_id=default&status=QUEUED']")
+        expect(waiting).to_contain_text(str(counts["waiting"]))
+    waiting.click()
+    expect(page.locator("tbody tr")).to_have_count(counts["waiting"])
+    expect(page.locator("tbody tr").filter(has_text="resize-now")).to_have_count(1)
+    assert watched.problems() == []
+
+
 def test_what_failed_is_one_click_from_all_executions(watched: Watched) -> None:
     page = watched.page
     watched.open("/executions")

@@ -697,7 +697,7 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
         **_array({"enum": list(counts)}),
         "description": (
             f"Counts that are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
-            f"examining that many running executions."
+            f"examining so many executions of the cell."
         ),
     }
     return response_object_of(

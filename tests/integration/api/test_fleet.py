@@ -171,6 +171,7 @@ async def test_a_list_of_tenants_can_have_counts(api: Client, hand: Hand, engine
     assert one["counts"] == {
         "jobs": 3,
         "running": 1,
+        "waiting": 0,
         "parked": 0,
         "not_planned": 0,
         "at_least": [],

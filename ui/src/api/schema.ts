@@ -996,10 +996,11 @@ export interface components {
             counts: {
                 jobs: number;
                 running: number;
+                waiting: number;
                 parked: number;
                 not_planned: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many running executions. */
-                at_least: ("jobs" | "running" | "parked" | "not_planned")[];
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
+                at_least: ("jobs" | "running" | "waiting" | "parked" | "not_planned")[];
             } | null;
             starts: number | null;
             share: number | null;
@@ -1037,7 +1038,7 @@ export interface components {
                 running: number;
                 parked: number;
                 workers: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many running executions. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
                 at_least: ("ready" | "running" | "parked" | "workers")[];
             } | null;
         };
@@ -1055,7 +1056,7 @@ export interface components {
             /** @description Current counts. Null in lists, unless asked for. */
             counts: {
                 parked: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many running executions. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
                 at_least: "parked"[];
             } | null;
         };
