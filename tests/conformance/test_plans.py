@@ -844,6 +844,14 @@ def _(s: Scene) -> Case:
     return listing(O["tenant_counts"], [1, 1000], rows=5_500, buffers=20_000)
 
 
+@case("what the executions of a page wait for")
+def _(s: Scene) -> Case:
+    ids, now = s.parked_jobs[:500], s.now
+    return listing(
+        queries("limits")["waits"], [ids, now, ["default"] * len(ids)], rows=2_000, buffers=8_000
+    )
+
+
 @case("what waits of tenants")
 def _(s: Scene) -> Case:
     return listing(O["waiting"], [[1, 2, 3], s.now, 1000, 500], rows=8_000, buffers=30_000)

@@ -563,6 +563,9 @@ def _execution() -> Schema:
                 ),
             },
             "reason": or_null(_choice(Reason)),
+            "waiting_for": or_null(
+                _text("What it waits for, as the code of an explanation. Null: it runs, or ended.")
+            ),
             "scheduled_for": _instant("The nominal time."),
             "started_at": or_null(_instant("Start of the latest attempt.")),
             "finished_at": or_null(_instant()),

@@ -801,6 +801,7 @@ export interface components {
              */
             status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "FAILED" | "RETRYING" | "SUCCEEDED" | "DEAD" | "CANCELLED" | "SUPERSEDED" | "SKIPPED";
             reason: ("overlap" | "replaced" | "start_deadline" | "calendar" | "misfire" | "max_runs" | "deadline" | "retries_exhausted" | "non_retryable" | "snoozed" | "lost" | "crashed" | "cancelled" | "updated" | "paused" | "deleted") | null;
+            waiting_for: string | null;
             /**
              * Format: date-time
              * @description The nominal time.

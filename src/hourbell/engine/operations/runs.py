@@ -126,7 +126,11 @@ async def _cancel(
     if seen.status in FATES:
         raise Conflict(f"{execution_text(number)} has already ended: {seen.status}.")
     cancelled = msgspec.structs.replace(
-        seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+        seen,
+        status=ExecutionStatus.CANCELLED,
+        reason=Reason.CANCELLED,
+        waiting_for=None,
+        finished_at=now,
     )
     row = await engine.database.row(
         _E["cancel_execution"],
