@@ -258,13 +258,13 @@ async def read_tenant_write(request: AnyRequest) -> tuple[Write, str | None]:
     return await _bare_write(request, _key(request)), tenant
 
 
-async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write]:
-    """A write whose body is optional."""
+async def read_optional_write(request: AnyRequest) -> tuple[object, Write]:
+    """A write whose body is optional: without one the document is empty. `null` is a body."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
     if not body:
-        return None, _write(request, key, b"")
+        return {}, _write(request, key, b"")
     document = _document(request, body, (JSON,))
     return document, _write(request, key, _canonical_json(document))
 
