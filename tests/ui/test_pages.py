@@ -690,6 +690,22 @@ def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) 
     assert watched.problems() == []
 
 
+def test_the_list_of_executions_says_by_what_it_is_ordered(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    job = server.ids["price-sync"]
+    for query, field, title in (
+        ("", "created_at", "Created"),
+        (f"?job_id={job}", "scheduled_for", "Scheduled"),
+    ):
+        items = server.ask("GET", f"/api/v1/executions{query}")["items"]
+        times = [item[field] for item in items]
+        assert times == sorted(times, reverse=True)
+        watched.open(f"/executions{query}")
+        expect(page.locator("th[aria-sort=descending]")).to_have_text(title)
+        expect(page.locator("main")).to_contain_text(f"latest {title.lower()} first")
+    assert watched.problems() == []
+
+
 def test_what_failed_is_one_click_from_all_executions(watched: Watched) -> None:
     page = watched.page
     watched.open("/executions")
