@@ -906,6 +906,18 @@ def _(s: Scene) -> Case:
     return listing(F["firing_by"], args, rows=1_100, buffers=3_000)
 
 
+@case("executions of a minute of a forecast")
+def _(s: Scene) -> Case:
+    args = [s.now, s.now + timedelta(minutes=1), 101, 7, 1000]
+    return listing(F["waiting_in"], args, rows=20_000, buffers=60_000)
+
+
+@case("jobs of a minute of a forecast")
+def _(s: Scene) -> Case:
+    at = s.now + timedelta(hours=1)
+    return listing(F["members_at"], [[1, 2, 3], [at] * 3, 7, 101, 1000], rows=3_500, buffers=9_000)
+
+
 @case("members of a forecast")
 def _(s: Scene) -> Case:
     return listing(F["members"], [[1, 2, 3, 500], s.now, 1000, 2000], rows=2_500, buffers=6_000)

@@ -731,6 +731,24 @@ def test_jitter_spreads_a_herd_over_the_chosen_seconds(watched: Watched) -> None
     assert watched.problems() == []
 
 
+def test_a_minute_of_the_forecast_opens_its_jobs(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    watched.open("/forecast?tenant_id=acme")
+    minutes = server.ask("GET", "/api/v1/forecast?tenant_id=acme")["minutes"]
+    most = max(minutes, key=lambda minute: minute["executions"])["executions"]
+    assert most >= 40  # the settlements of 02:00 in Berlin
+    busiest = page.locator("[data-cell][tabindex='0']")
+    expect(busiest).to_have_attribute("aria-label", re.compile(f", {most}$"))
+    busiest.focus()
+    page.keyboard.press("Enter")
+    table = page.get_by_role("table", name="Jobs of this minute")
+    expect(table.locator("tbody tr")).to_have_count(most)
+    page.reload()  # the minute is in the address
+    table.get_by_role("link", name="settlement-039").click()
+    expect(page.get_by_role("heading", name="settlement-039", level=1)).to_be_visible()
+    assert watched.problems() == []
+
+
 def test_the_api_page_has_an_example_for_every_operation(watched: Watched) -> None:
     page = watched.page
     watched.open("/reference")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from hourbell.api.queries import (
     DeletionQuery,
     EventsQuery,
     ExecutionsQuery,
+    ForecastMinuteQuery,
     ForecastQuery,
     JobExecutionsQuery,
     JobsQuery,
@@ -361,6 +363,15 @@ def read_hours(request: AnyRequest) -> tuple[int, str | None]:
     hours, tenant = query.hours, query.tenant_id
     _finish(query)
     return hours, tenant
+
+
+def read_minute(request: AnyRequest) -> tuple[datetime, str | None]:
+    """Which minute of the forecast to list, and for which tenant."""
+    query = _query(request, ForecastMinuteQuery)
+    at, tenant = query.at, query.tenant_id
+    _finish(query)
+    assert at is not None  # it is required
+    return at, tenant
 
 
 def read_window(request: AnyRequest) -> str:

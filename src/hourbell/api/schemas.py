@@ -194,6 +194,7 @@ def _responses() -> dict[str, Schema]:
         "Target": _named("host", LimitsDocument, "parked"),
         "TargetPage": _page("Target"),
         "Forecast": _forecast(),
+        "ForecastMinute": _forecast_minute(),
         "Overview": _overview(),
         "Worker": response_object_of(_worker()),
         "WorkerPage": _page("Worker"),
@@ -725,6 +726,23 @@ def _tenant() -> Schema:
         ),
     }
     return response_object_of(named["properties"] | shares)
+
+
+def _forecast_minute() -> Schema:
+    job = {
+        "at": _instant("When it is due."),
+        "job_id": _job_id(),
+        "job_name": or_null(_text()),
+        "tenant_id": _text(),
+        "execution_id": or_null(_execution_id()),
+    }
+    return response_object_of(
+        {
+            "at": _instant("The start of the minute."),
+            "items": _array(response_object_of(job)),
+            "more": {"type": "boolean", "description": "There may be others."},
+        }
+    )
 
 
 def _forecast() -> Schema:

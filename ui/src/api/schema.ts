@@ -1122,6 +1122,26 @@ export interface components {
                 measured_to: string | null;
             };
         };
+        ForecastMinute: {
+            /**
+             * Format: date-time
+             * @description The start of the minute.
+             */
+            at: string;
+            items: {
+                /**
+                 * Format: date-time
+                 * @description When it is due.
+                 */
+                at: string;
+                job_id: string;
+                job_name: string | null;
+                tenant_id: string;
+                execution_id: string | null;
+            }[];
+            /** @description There may be others. */
+            more: boolean;
+        };
         Overview: {
             /** Format: date-time */
             at: string;
