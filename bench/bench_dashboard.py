@@ -84,19 +84,19 @@ with made as (
       case when n % 200 = 4 then 1 else 1 + n * 7919 % $5::bigint end as k) as t
   returning e, e.id, e.job, e.tenant, e.run_at),
 ended as (
-  select *, case when n < 2 then 1 when n = 2 then 4 when n = 3 then 2 else 0 end as status,
+  select *, case when n < 2 then 1 when n = 2 then 4 when n = 3 then 2 else 0 end as fate,
     case when n < 2 then 'retries_exhausted' when n = 2 then 'overlap' when n = 3 then 'cancelled' end as reason,
     case when n < 2 then 'the target answered ' || 500 + id % 4 || ' after ' || id % 977 || ' ms' end as error
   from (select *, (id & 4194303) % 100 as n from made) as m),
 outcomes as (
-  insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, status, reason, error)
-  select id, 1, run_at, run_at + interval '50 ms', run_at + interval '60 ms', case when n not in (2, 3) then 1 end, 1, status,
+  insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, fate, reason, error)
+  select id, 1, run_at, run_at + interval '50 ms', run_at + interval '60 ms', case when n not in (2, 3) then 1 end, 1, fate,
     reason, error
   from ended)
 insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
 select id, job, tenant, run_at + interval '60 ms', reason, error,
   hourbell.dead_letter_of(e, 1, 1, run_at, run_at + interval '50 ms', 'http_503', error, null)
-from ended where status = 1
+from ended where fate = 1
 """
 # One-time jobs that wait, are ready, parked and run, $2 of each; $3 is the number of the place.
 LIVE_ROWS = """
@@ -108,7 +108,7 @@ cross join lateral (select $1::timestamptz + case when $3 = 0 then n * interval 
 """
 PLACES = (
     """
-    insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+    insert into hourbell.due (run_at, id, tenant, queue, priority, flags)
     select run_at, id, tenant, queue, priority, 0 from hourbell.executions where id between $1 and $2""",
     """
     insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)

@@ -52,7 +52,7 @@ cross join lateral (select hourbell.clock() + id % 4000000 * interval '10 ms' as
 """
 PLACES = {
     "waiting": """
-      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+      insert into hourbell.due (run_at, id, tenant, queue, priority, flags)
       select run_at, id, tenant, queue, priority, id % 4 * 4 from hourbell.executions where id between $1 and $2""",
     "ready": """
       insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
@@ -69,7 +69,7 @@ PLACES = {
         select id, (id - $1) / 100 as n from hourbell.executions where id between $1 and $2) as e
       group by n""",
     "ended": """
-      insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, status)
+      insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, fate)
       select id, 1, run_at, run_at + interval '50 ms', run_at, 1, 0 from hourbell.executions
       where id between $1 and $2""",
 }

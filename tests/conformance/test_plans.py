@@ -315,7 +315,7 @@ def _(s: Scene) -> Case:
 @case("admission of 80 beside a crowd")
 def _(s: Scene) -> Case:
     crowd = Step(
-        "insert into hourbell.due (run_at, id, tenant, queue, priority, checks)"
+        "insert into hourbell.due (run_at, id, tenant, queue, priority, flags)"
         " select $1, 9000000000000000000 + n, 1, 1, 2, 12 from generate_series(1, 50000) as n",
         [s.now - timedelta(minutes=5)],
     )
@@ -1880,7 +1880,7 @@ async def look_at(dsn: str) -> Scene:
         select swept_at + interval '500 ms' as now, s.id as session, s.token::text,
           array(select id from hourbell.leases where session = s.id order by id) as held,
           array(select fence from hourbell.leases where session = s.id order by id) as fences,
-          array(select id from hourbell.due where checks = 1 and run_at <= swept_at order by id limit 100) as overlapping,
+          array(select id from hourbell.due where flags = 1 and run_at <= swept_at order by id limit 100) as overlapping,
           array(select key from hourbell.parked where kind = 5 order by key limit 200) as parked_jobs,
           (select job from hourbell.big_live where n = 3000) as live_job,
           (select id from hourbell.big_jobs where n = 600000) as minutely_job,

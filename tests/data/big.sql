@@ -90,7 +90,7 @@ from (select *, case when place in ('ahead', 'retrying') then $now + n * interva
 insert into hourbell.open_runs (job, occurrence, origin, wakes, id)
 select job, occurrence, origin, overlap > 0, id from hourbell.executions where job is not null;
 
-insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+insert into hourbell.due (run_at, id, tenant, queue, priority, flags)
 select e.run_at, l.id, l.tenant, l.queue, l.priority, (l.overlap > 0)::int
 from hourbell.big_live as l join hourbell.executions as e using (id) where place in ('overdue', 'ahead', 'retrying');
 
@@ -137,7 +137,7 @@ from generate_series(1, 2) as q, generate_series(0, 3) as p, generate_series(1, 
 insert into hourbell.virtual_time (queue, priority, v, highest, pass)
 select queue, priority, min(tag), max(tag), nextval('hourbell.passes') from hourbell.ready group by queue, priority;
 
-insert into hourbell.due_marks (priority, due_from, swept_at, pass)
+insert into hourbell.due_marks (tier, due_from, swept_at, pass)
 select p, min(run_at), $now - interval '500 ms', nextval('hourbell.passes')
 from generate_series(0, 3) as p join hourbell.due on priority = p group by p;
 
@@ -164,14 +164,14 @@ select id, job, at, at, tenant, 1, 1, 2, 0, case when job is null then
   end
 from hourbell.big_ended order by id;
 
-insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, status)
+insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, fate)
 select id, fence, at, at, at, 1, case when job is not null then 1 end, status from hourbell.big_ended order by id;
 
 insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
 select n, n, 1 + n % 10000, $now - n * interval '1 minute', 'retries_exhausted', '{}' from generate_series(1, 10000) as n;
 
-insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
-select 1 + n % 10000, 'key-' || n, '\x00', 0, '{}', $now - n * interval '1 s' from generate_series(1, 200000) as n;
+insert into hourbell.idempotency (tenant, key, fingerprint, response, created_at)
+select 1 + n % 10000, 'key-' || n, '\x00', '{}', $now - n * interval '1 s' from generate_series(1, 200000) as n;
 
 insert into hourbell.audit (at, tenant, job, actor, operation)
 select $now - n * interval '1 s', tenant, id, 'anonymous', 'create' from hourbell.big_jobs where n <= 200000;

@@ -70,7 +70,7 @@ REPLAY = "src/hourbell/store/functions/replay.sql"
 RERUNS = "src/hourbell/store/functions/reruns.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
-MIGRATION = "src/hourbell/store/migrations/0001_hourbell.sql"
+MIGRATION = "src/hourbell/store/migrations/0001_tables.sql"
 CHANGE_SQL = "src/hourbell/store/functions/change.sql"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
@@ -782,8 +782,8 @@ MUTANTS = [
     Mutant(
         "quarantine_dropped",
         PLACES,
-        "hourbell.checks_of(overlap, crashes) + hourbell.checks_level(",
-        "hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(",
+        "hourbell.flags_of(overlap, crashes) + hourbell.flags_level(",
+        "hourbell.flags_of(overlap, 0::smallint) + hourbell.flags_level(",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "What was lost twice runs with nothing beside it.",
     ),
@@ -1105,7 +1105,7 @@ MUTANTS = [
     Mutant(
         "no_dead_letters_of_the_late",
         PLACES,
-        "    from gone where status = hourbell.fate_dead()),\n",
+        "    from gone where fate = hourbell.fate_dead()),\n",
         "    from gone where false),\n",
         (f"{POLICIES_TEST}::test_what_has_not_finished_in_time_is_dead_wherever_it_is",),
         "What is dead because it missed its deadline is kept whole too.",

@@ -354,10 +354,8 @@ def ends_are_those_of_the_last_claim(case: LivedCase) -> Iterator[Violation]:
         if ended.status == "SKIPPED" and ended.counted:
             yield Violation("wrong_fate", f"{case.what(row)} is SKIPPED, and was tried")
         story = case.stories.get(row.job_id)
-        if ended.status == "SUPERSEDED" and not any(
-            version.asked_at <= ended.recorded_at
-            for version in (_outdating(case, story, row) if story else ())
-        ):
+        outdated = story is not None and _outdating(case, story, row, ended.recorded_at)
+        if ended.status == "SUPERSEDED" and not outdated:
             yield Violation(
                 "wrong_fate", f"{case.what(row)} is SUPERSEDED, and was not out of date"
             )
@@ -470,9 +468,9 @@ def changes_are_obeyed(case: LivedCase) -> Iterator[Violation]:
                     )
 
 
-def _outdating(case: LivedCase, story: Story, row: Row) -> list[Version]:
-    """The changes that make an execution out of date."""
-    changes = [version for version in story.versions[1:] if version.reschedules]
+def _outdating(case: LivedCase, story: Story, row: Row, until: float = FOREVER) -> list[Version]:
+    """The changes that make an execution out of date, among those asked for until then."""
+    changes = [v for v in story.versions[1:] if v.reschedules and v.asked_at <= until]
     if row.origin != SCHEDULE:  # asked for: a pause outdates it, and the resume after that does not
         request = story.requested(row.execution_id)
         asked_at = request.asked_at if request else FOREVER

@@ -177,7 +177,7 @@ async def test_a_zone_that_the_database_does_not_know_does_not_stop_the_gate(
     await reach(engine, at)
     assert (
         await engine.database.value(
-            "select reason from hourbell.outcomes where status = hourbell.fate_skipped()"
+            "select reason from hourbell.outcomes where fate = hourbell.fate_skipped()"
         )
         == "calendar"
     )

@@ -234,8 +234,10 @@ async def test_the_capacity_is_that_of_the_busiest_recent_whole_minute(api: Clie
     await engine.database.fetch(
         """
         insert into hourbell.minutes (minute, counted_at, final, succeeded, failed, dead, cancelled, superseded, skipped,
-          started_in, starts, reasons, sampled, lateness, tenants, tenant_starts, skips)
-        select $1::timestamptz - make_interval(mins => ago), $1, ago > 2, ok, failed, 0, 0, 0, 0, '{}', '{}', '{}', 1, '{}', '{}', '{}', '[]'
+          started_in, starts, reasons, sampled, lateness, tenants, tenant_starts, queues, queue_runs, queue_seconds,
+          skips)
+        select $1::timestamptz - make_interval(mins => ago), $1, ago > 2, ok, failed, 0, 0, 0, 0, '{}', '{}', '{}', 1, '{}', '{}', '{}', '{}', '{}', '{}',
+          '[]'
         from (values (1, 900, 0), (3, 90, 0), (4, 100, 20), (5, 110, 0), (3000, 5000, 0)) as m(ago, ok, failed)
         """,
         last,

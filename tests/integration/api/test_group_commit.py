@@ -76,8 +76,8 @@ async def test_a_request_that_is_sent_many_times_at_once_is_carried_out_once(api
 
 HELD = {  # what another transaction creates and does not commit, and a job that needs it
     "an idempotency key": (
-        "insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)"
-        " select id, 'stuck', '', 0, '{}', hourbell.clock() from hourbell.tenants where name = 'default'",
+        "insert into hourbell.idempotency (tenant, key, fingerprint, response, created_at)"
+        " select id, 'stuck', '', '{}', hourbell.clock() from hourbell.tenants where name = 'default'",
         one_time(),
     ),
     "a unique key": (

@@ -390,9 +390,9 @@ async def test_jobs_of_many_tenants_in_one_call_have_the_first_level(
     await engine.tenants(names, await engine.clock.now())
     terms = [{"task": "shop.mail", "tenant": name} for name in names]
     await attempt(conn, *["{}"] * 100, terms=terms, term_of=[*range(1, 51)] * 2)
-    assert await conn.fetchval("select max(checks) from hourbell.due_slabs") == 0
+    assert await conn.fetchval("select max(flags) from hourbell.due_slabs") == 0
     await attempt(conn, *["{}"] * 100, terms=terms[:1])
-    second = "select sum(cardinality(ids)) from hourbell.due_slabs where checks = 4"
+    second = "select sum(cardinality(ids)) from hourbell.due_slabs where flags = 4"
     assert await conn.fetchval(second) == 84
 
 

@@ -151,8 +151,8 @@ async def test_every_level_moves_on_in_each_pass(still: Engine, fields: dict[str
     await travel(still, MINUTE)
     await admit(still, MINUTE, PASS)
     levels = await still.database.fetch(
-        "select level, sum(n)::int as n from (select (checks & 12) / 4 as level, 1 as n from hourbell.due"
-        " union all select (checks & 12) / 4, cardinality(ids) from hourbell.due_slabs) as d group by 1"
+        "select level, sum(n)::int as n from (select (flags & 12) / 4 as level, 1 as n from hourbell.due"
+        " union all select (flags & 12) / 4, cardinality(ids) from hourbell.due_slabs) as d group by 1"
     )
     waiting = {row["level"]: row["n"] for row in levels}
     assert 0 < waiting[1] <= 256 - 16 - PASS // 8

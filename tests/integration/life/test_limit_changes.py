@@ -59,7 +59,7 @@ async def test_a_lowered_limit_binds_what_is_ready(still: Engine) -> None:
 async def test_a_new_limit_binds_suspects(still: Engine) -> None:
     await queued(still, 2)
     await still.database.value("update hourbell.executions set crashes = 2")
-    await still.database.value("update hourbell.due set checks = 2")
+    await still.database.value("update hourbell.due set flags = 2")
     await admit_all(still)
     await limit_queue(still, max_concurrency=0)
     hand = await Hand.opened(still)

@@ -206,10 +206,10 @@ async def test_each_of_many_that_are_reported_together_has_its_own_times(
     ]
     assert not await hand.dispatch.settle(hand.session, report[::order])
     rows = await engine.database.fetch(
-        "select id, fence, status, session, started_at - to_timestamp(fence / 1000000) as begun,"
+        "select id, fence, fate, session, started_at - to_timestamp(fence / 1000000) as begun,"
         " finished_at - started_at as took from hourbell.outcomes"
     )
-    assert {row["status"] for row in rows} == {0}
+    assert {row["fate"] for row in rows} == {0}
     assert {row["session"] for row in rows} == {hand.session.id}
     ended = {row["id"]: row for row in rows}
     first = ended[runs[0].execution_id]["begun"]

@@ -520,8 +520,8 @@ async def test_a_change_with_nothing_to_do_waits_briefly_for_a_key_that_a_stoppe
     tenant = await still.tenant(job.tenant_id, now)
     async with in_transaction(still) as stopped:
         await stopped.database.fetch(
-            "insert into hourbell.idempotency (tenant, key, fingerprint, status, created_at)"
-            " values ($1, 'same', '', 0, $2)",
+            "insert into hourbell.idempotency (tenant, key, fingerprint, created_at)"
+            " values ($1, 'same', '', $2)",
             tenant,
             now,
         )

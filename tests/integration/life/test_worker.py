@@ -548,7 +548,7 @@ async def refusing(engine: Engine, fates: str) -> AsyncIterator[None]:
         async with engine.database.connection() as connection:
             await connection.execute(f"alter table hourbell.outcomes {change}")
 
-    await alter(f"add constraint refusing check (status not in ({fates}))")
+    await alter(f"add constraint refusing check (fate not in ({fates}))")
     try:
         yield
     finally:

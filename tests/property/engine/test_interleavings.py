@@ -65,6 +65,23 @@ _TWO_JOBS = [("create", 0, 0), ("create", 0, 0)]
 )
 # a worker that has not renewed for long and is not gone: its queue is served;
 @example([*_TWO_JOBS, *[_SECOND] * 9, ("work", 0, 0), _MINUTES, _MINUTES, _MINUTES])
+# what was planned while a change stood, superseded by it, and followed by another change;
+@example(
+    [
+        *_TWO_JOBS,
+        *[_SECOND] * 9,
+        ("plan", 0, 0),
+        ("update", 0, 2),
+        _MINUTES,
+        ("plan", 0, 0),
+        ("release", 0, 0),
+        ("advance", 2, 0),
+        ("work", 0, 0),
+        _SECOND,
+        ("update", 0, 0),
+        _MINUTES,
+    ]
+)
 # a chunk that had read its members before the change, and commits after it.
 @example(
     [

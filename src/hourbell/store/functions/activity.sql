@@ -24,7 +24,7 @@ begin
   delete from hourbell.minutes
   where minute > p_now - interval '3 minutes' and (final or minute > p_now);
   with ended as materialized (
-    select o.status, o.reason,
+    select o.fate, o.reason,
       case when o.session is not null then date_bin('1 minute', o.started_at, '2000-01-01') end as started_in,
       count(*)::int as n, sum(coalesce(o.missed, 1))::int as occurrences
     from hourbell.outcomes as o where o.recorded_at >= p_minute and o.recorded_at < minute_end
@@ -37,12 +37,12 @@ begin
     from (
       select started_in, n from ended where started_in is not null union all select started_in, n from retried) as s
     group by started_in)
-  select coalesce(sum(n) filter (where status = hourbell.fate_succeeded()), 0),
-    coalesce(sum(n) filter (where status = hourbell.fate_dead()), 0),
-    coalesce(sum(n) filter (where status = hourbell.fate_cancelled()), 0),
-    coalesce(sum(n) filter (where status = hourbell.fate_superseded()), 0),
-    coalesce(sum(occurrences) filter (where status = hourbell.fate_skipped()), 0),
-    coalesce(sum(n) filter (where status = hourbell.fate_dead() and started_in is not null), 0)
+  select coalesce(sum(n) filter (where fate = hourbell.fate_succeeded()), 0),
+    coalesce(sum(n) filter (where fate = hourbell.fate_dead()), 0),
+    coalesce(sum(n) filter (where fate = hourbell.fate_cancelled()), 0),
+    coalesce(sum(n) filter (where fate = hourbell.fate_superseded()), 0),
+    coalesce(sum(occurrences) filter (where fate = hourbell.fate_skipped()), 0),
+    coalesce(sum(n) filter (where fate = hourbell.fate_dead() and started_in is not null), 0)
       + (select coalesce(sum(n), 0) from retried),
     (select coalesce(array_agg(started_in order by started_in), '{}') from started),
     (select coalesce(array_agg(n order by started_in), '{}') from started),
@@ -62,7 +62,7 @@ begin
   if counted.skipped > 0 then  -- otherwise all outcomes of the minute would be read in search of one
     skipped := array(
       select o.id from hourbell.outcomes as o
-      where o.recorded_at >= p_minute and o.recorded_at < minute_end and o.status = hourbell.fate_skipped() limit 1000);
+      where o.recorded_at >= p_minute and o.recorded_at < minute_end and o.fate = hourbell.fate_skipped() limit 1000);
   end if;
   counted.lateness := hourbell.lateness_of(ran, ran_at, every);
   select coalesce(array_agg(t.tenant), '{}'), coalesce(array_agg(t.starts), '{}')

@@ -93,7 +93,7 @@ begin
   into scan_from, marks, mostly_limited, swept, sweeping
   from generate_series(0, 15) as tier left join lateral (
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
-    where m.priority = tier order by pass desc limit 1) as m on true;
+    where m.tier = tier.tier order by pass desc limit 1) as m on true;
   if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing may wait for the old time
     update hourbell.gate_wakeups set at = p_now where at > p_now;
   end if;
@@ -105,11 +105,11 @@ begin
     select tier from generate_series(4, 15) as tier
     where exists (
         select from hourbell.due as d
-        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+        where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
           and d.run_at <= p_now offset 0)
       or exists (
         select from hourbell.due_slabs as d
-        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+        where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
           and d.run_at <= p_now offset 0));
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
@@ -127,7 +127,7 @@ begin
       with gone as (
         delete from hourbell.due where ctid = any (array(
           select ctid from hourbell.due
-          where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(scan_from[tiers[k] + 1], '-infinity')
+          where hourbell.tier(priority, flags) = tiers[k] and run_at >= coalesce(scan_from[tiers[k] + 1], '-infinity')
             and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
@@ -163,13 +163,13 @@ begin
     -- due "now" is committed some milliseconds later.
     if n + in_slabs > 0 or sweeping then
       delete from hourbell.due_marks where ctid = any (array(select marks[tier + 1] from unnest(tiers) as tier));
-      insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
+      insert into hourbell.due_marks (tier, due_from, swept_at, mostly_limited, pass)
       select tier, least(
           (select run_at from hourbell.due as d
-           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
            order by d.run_at limit 1),
           (select run_at from hourbell.due_slabs as d
-           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
            order by d.run_at limit 1),
           p_now - interval '250 milliseconds'),
         swept,
@@ -202,7 +202,7 @@ begin
   select bool_or(r.may_overlap), bool_or(r.keyed or not hourbell.is_served(p_serving, r.queue, r.task))
   into may_overlap, keyed_or_unserved
   from (
-    select queue, hourbell.task(target) as task, bit_or(checks) & hourbell.checks_overlap() > 0 as may_overlap,
+    select queue, hourbell.task(target) as task, bit_or(flags) & hourbell.flag_overlap() > 0 as may_overlap,
       count(key) > 0 as keyed
     from unnest(p_rows) group by 1, 2) as r;
   -- Overlap is decided once: rows that were parked for a limit passed this check before, and count as earlier runs.
@@ -213,7 +213,7 @@ begin
   end if;
   rows := hourbell.apply_limits(rows, p_priority, p_serving, p_now, p_pass);
   perform hourbell.make_rows_ready(rows, p_priority, p_generation, p_now, p_pass);
-  return (select count(*) from unnest(rows) where checks & hourbell.checks_limited() = 0);
+  return (select count(*) from unnest(rows) where flags & hourbell.flag_limited() = 0);
 end $$;
 
 -- Makes due rows of one priority ready.
@@ -222,18 +222,18 @@ create or replace function hourbell.make_rows_ready(
 ) returns void
 language sql as $$
   select hourbell.make_ready(
-    array_agg(id), array_agg(tenant), array_agg(queue::bigint), array_agg(hourbell.task(target)), array_agg(checks),
+    array_agg(id), array_agg(tenant), array_agg(queue::bigint), array_agg(hourbell.task(target)), array_agg(flags),
     p_priority, p_generation, p_now, p_pass)
   from unnest(p_rows) having count(*) > 0
 $$;
 
--- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_checks belong to p_ids, in the order in
--- which they fell due. p_queues and p_tasks have a single element if it is that of all. p_checks: null: none of them is
+-- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_flags belong to p_ids, in the order in
+-- which they fell due. p_queues and p_tasks have a single element if it is that of all. p_flags: null: none of them is
 -- under a limit or suspect. Fairness comes from the tag that each gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
 -- what counts against a limit is a slab of its own.
 -- Example: 1,000 executions for a queue with 5 sessions become 20 slabs of 50; 6 executions become 6 slabs of one.
 create or replace function hourbell.make_ready(
-  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_checks smallint[], p_priority smallint,
+  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_flags smallint[], p_priority smallint,
   p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language plpgsql set plan = lookups_unsorted as $$
@@ -253,7 +253,7 @@ begin
     order by pass desc limit 1) as v on true;
   select * into positions, tags from hourbell.tag(p_queues, p_tenants, p_priority, queues, times, p_pass);
   -- The usual case: one line, and all of it is put into slabs. It is sorted by the tags alone.
-  if p_checks is null and cardinality(p_queues) = 1 and cardinality(p_tasks) = 1 then
+  if p_flags is null and cardinality(p_queues) = 1 and cardinality(p_tasks) = 1 then
     select array_agg(id), array_agg(tag) into ids, tags
     from (
       select p_ids[pos] as id, tag from (select unnest(positions) as pos, unnest(tags) as tag) as r order by tag, id) as r;
@@ -268,8 +268,8 @@ begin
   with tagged as materialized (
     select tag, p_ids[pos] as id, coalesce(p_queues[pos], p_queues[1]) as queue,
       coalesce(p_tasks[pos], p_tasks[1]) as task,
-      coalesce(p_checks[pos] & hourbell.checks_limited() > 0, false) as limited,
-      coalesce(p_checks[pos] & hourbell.checks_suspect() > 0, false) as suspect
+      coalesce(p_flags[pos] & hourbell.flag_limited() > 0, false) as limited,
+      coalesce(p_flags[pos] & hourbell.flag_suspect() > 0, false) as suspect
     from (select unnest(positions) as pos, unnest(tags) as tag) as r),
   sizes as materialized (
     select queue, max(tag) as highest, hourbell.slab_size(queue, count(*)) as size from tagged group by queue),
@@ -342,7 +342,7 @@ begin
     with gone as (
       delete from hourbell.due_slabs where ctid = any (array(
         select ctid from hourbell.due_slabs
-        where hourbell.tier(priority, checks) = p_tier and run_at >= p_from and run_at <= p_now
+        where hourbell.tier(priority, flags) = p_tier and run_at >= p_from and run_at <= p_now
         order by run_at, slab limit wanted for update skip locked))
       returning due_slabs)
     select array_agg(due_slabs order by (due_slabs).run_at, (due_slabs).slab), sum(cardinality((due_slabs).ids))
@@ -379,7 +379,7 @@ begin
   into plain, not_plain
   from (
     select pos, hourbell.is_served(p_serving, queue, hourbell.task(target)) and pos <> all (limited) as is_plain
-    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)) as s;
+    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, flags, target, ids, tenants, pos)) as s;
   queues := array(select distinct queue from unnest(plain));
   tasks := array(select distinct hourbell.task(target) from unnest(plain));
   if cardinality(queues) > 1 or cardinality(tasks) > 1 then
@@ -395,6 +395,6 @@ begin
   end if;
   admitted := coalesce(cardinality(ids), 0);
   unpacked := array(
-    select row(s.run_at, i.id, i.tenant, s.queue, s.priority, s.checks, s.target, null)::hourbell.due
+    select row(s.run_at, i.id, i.tenant, s.queue, s.priority, s.flags, s.target, null)::hourbell.due
     from unnest(not_plain) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant));
 end $$;

@@ -54,7 +54,7 @@ create or replace function hourbell.limited_slabs(p_slabs hourbell.due_slabs[]) 
 language sql stable set plan = lookups_unsorted as $$
   with slabs as materialized (
     select s.queue, s.target, s.tenants, s.pos
-    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)),
+    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, flags, target, ids, tenants, pos)),
   queues as materialized (
     select d.queue from (select distinct queue from slabs) as d cross join lateral (
       select from hourbell.limits as l where l.kind = hourbell.blocker_queue() and l.key = d.queue offset 0) as l),

@@ -426,14 +426,14 @@ begin
     where p_version is null or e.version = p_version),
   from_due as (
     delete from hourbell.due as d using waiting as w
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+    where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(w.priority))
       and d.run_at = w.run_at and d.id = w.id returning d.id),
   -- A slab is never deleted here: a transaction that waits for this one would not find the row again.
   from_slab as (
     update hourbell.due_slabs as d set ids = array_remove(d.ids, w.id),
       tenants = d.tenants[:array_position(d.ids, w.id) - 1] || d.tenants[array_position(d.ids, w.id) + 1:]
     from waiting as w
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+    where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(w.priority))
       and d.run_at = w.run_at and d.slab = hourbell.slab_of(w.id) and w.id = any (d.ids) returning w.id),
   from_parked as (delete from hourbell.parked as p where p.id = (select id from waiting) returning p.id),
   from_paused as (delete from hourbell.paused as h where h.id = (select id from waiting) returning h.id),
@@ -481,8 +481,8 @@ create or replace function hourbell.store_answer(p_now timestamptz, p_write reco
 language plpgsql as $$
 begin
   if p_write.key is null then return true; end if;
-  insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
-  values (p_write.tenant, p_write.key, decode(p_write.fingerprint, 'hex'), 0, p_write.answer::json, p_now)
+  insert into hourbell.idempotency (tenant, key, fingerprint, response, created_at)
+  values (p_write.tenant, p_write.key, decode(p_write.fingerprint, 'hex'), p_write.answer::json, p_now)
   on conflict do nothing;
   return found;
 end $$;

@@ -3,7 +3,7 @@
 -- Example: `where status = hourbell.fate_dead()`. engine/codes.py and engine/life/settlement.py have the same numbers.
 -- This file is loaded before all others: see function_set.py.
 
--- How an execution ended: outcomes.status.
+-- How an execution ended: outcomes.fate.
 create or replace function hourbell.fate_succeeded() returns smallint
 language sql immutable parallel safe return 0::smallint;
 create or replace function hourbell.fate_dead() returns smallint
@@ -133,30 +133,30 @@ language sql immutable parallel safe return 2::smallint;
 create or replace function hourbell.event_dead_letter() returns smallint
 language sql immutable parallel safe return 4::smallint;
 
--- Bits of due.checks: what the gate has to know of a row before it reads the execution.
+-- Bits of due.flags: what the gate has to know of a row before it reads the execution.
 --   1, 2       its job restricts overlap; it must run alone
 --   4, 8       its level (`level_of`), 0 to 3
 --   16 to 128  the kind of the blocker that it was parked under until now; 0: it is newly due
 --   256        it counts against a limit or has a concurrency key
 -- Example: 4 * 3 + 16 * 2 = 44 is a row of level 3 that was just taken out of the line of its tenant.
-create or replace function hourbell.checks_overlap() returns int  -- its job restricts overlap
+create or replace function hourbell.flag_overlap() returns int  -- its job restricts overlap
 language sql immutable parallel safe return 1;
-create or replace function hourbell.checks_suspect() returns int  -- its worker died twice in a row: it must run alone
+create or replace function hourbell.flag_suspect() returns int  -- its worker died twice in a row: it must run alone
 language sql immutable parallel safe return 2;
-create or replace function hourbell.checks_limited() returns int  -- it counts against a limit or has a concurrency key
+create or replace function hourbell.flag_limited() returns int  -- it counts against a limit or has a concurrency key
 language sql immutable parallel safe return 256;
-create or replace function hourbell.checks_level(p_level int) returns int
+create or replace function hourbell.flags_level(p_level int) returns int
 language sql immutable parallel safe return 4 * p_level;
-create or replace function hourbell.checks_parked(p_kind smallint) returns int
+create or replace function hourbell.flags_parked(p_kind smallint) returns int
 language sql immutable parallel safe return 16 * p_kind;
 -- The blocker for which a row was parked until now; 0: none, it is newly due.
-create or replace function hourbell.parked_for(p_checks smallint) returns smallint
-language sql immutable parallel safe return (p_checks >> 4)::smallint;
+create or replace function hourbell.parked_for(p_flags smallint) returns smallint
+language sql immutable parallel safe return (p_flags >> 4)::smallint;
 -- The bits that depend on the execution alone.
-create or replace function hourbell.checks_of(p_overlap smallint, p_crashes smallint) returns int
+create or replace function hourbell.flags_of(p_overlap smallint, p_crashes smallint) returns int
 language sql immutable parallel safe
-return case when p_overlap <> hourbell.overlap_allow() then hourbell.checks_overlap() else 0 end
-  + case when p_crashes > 1 then hourbell.checks_suspect() else 0 end;
+return case when p_overlap <> hourbell.overlap_allow() then hourbell.flag_overlap() else 0 end
+  + case when p_crashes > 1 then hourbell.flag_suspect() else 0 end;
 
 -- The level of an execution that is the p_nth of its tenant at its moment. The first 16 of each tenant have level 0,
 -- those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves all levels of a priority side by

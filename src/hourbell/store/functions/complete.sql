@@ -25,4 +25,4 @@ create or replace function hourbell.is_completed(p_id bigint, p_fence bigint) re
 language sql stable
 return exists (
   select from hourbell.outcomes as o
-  where o.id = p_id and o.fence = p_fence and o.status = hourbell.fate_succeeded());
+  where o.id = p_id and o.fence = p_fence and o.fate = hourbell.fate_succeeded());

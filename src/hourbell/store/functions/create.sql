@@ -136,11 +136,11 @@ begin
     group by at, settings, slab, case
       when key is not null or start_by is not null or finish_by is not null or is_unique then id end),
   together as (
-    insert into hourbell.due_slabs (run_at, slab, queue, priority, checks, target, ids, tenants)
-    select g.at, g.slab, s.queue, s.priority, hourbell.checks_level(s.level), s.target, g.ids, g.tenants
+    insert into hourbell.due_slabs (run_at, slab, queue, priority, flags, target, ids, tenants)
+    select g.at, g.slab, s.queue, s.priority, hourbell.flags_level(s.level), s.target, g.ids, g.tenants
     from grouped as g join settings as s on s.k = g.settings where cardinality(g.ids) > 1)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select g.at, g.ids[1], g.tenants[1], s.queue, s.priority, hourbell.checks_level(s.level), s.target, s.key
+  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target, key)
+  select g.at, g.ids[1], g.tenants[1], s.queue, s.priority, hourbell.flags_level(s.level), s.target, s.key
   from grouped as g join settings as s on s.k = g.settings where cardinality(g.ids) = 1;
 end $$;
 
@@ -193,8 +193,8 @@ begin
         as r(tenant, key, fingerprint, answer, k)
       where key is not null),
     kept as (
-      insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
-      select tenant, key, fingerprint, 0, answer::json, p_now from asked order by tenant, key
+      insert into hourbell.idempotency (tenant, key, fingerprint, response, created_at)
+      select tenant, key, fingerprint, answer::json, p_now from asked order by tenant, key
       on conflict do nothing returning tenant, key)
     select coalesce(array_agg(k), '{}') into repeated from asked
     where (tenant, key) not in (select tenant, key from kept);

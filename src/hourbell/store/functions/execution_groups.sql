@@ -60,11 +60,11 @@ begin
         next_ids := array(select id from unnest(next_ids) as m(id) where id < first_live order by id);
       end if;
       counts := array(
-        select followed.fates[f + 1] + count(*) filter (where e.status = f)::int
+        select followed.fates[f + 1] + count(*) filter (where e.fate = f)::int
         from generate_series(0, 4) as f
         left join (
-          select o.status from unnest(next_ids) as m(id)
-          cross join lateral (select status from hourbell.outcomes as o where o.id = m.id offset 0) as o) as e on true
+          select o.fate from unnest(next_ids) as m(id)
+          cross join lateral (select fate from hourbell.outcomes as o where o.id = m.id offset 0) as o) as e on true
         group by f order by f);
       followed.ended_upto := next_ids[cardinality(next_ids)];
     end if;
@@ -107,7 +107,7 @@ begin
     insert into hourbell.executions (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
     select id, p_now, p_now, tenant, 1, p_queue, hourbell.priority_low(), hourbell.origin_notification(), spec, target
     from sent)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target)
   select p_now, id, tenant, p_queue, hourbell.priority_low(),
     hourbell.level_of(row_number() over (partition by tenant)), target
   from sent;

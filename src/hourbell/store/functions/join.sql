@@ -16,7 +16,7 @@ language sql stable as $$
     select e.id, e.occurrence as first, coalesce(o.missed_through, e.occurrence) as last
     from hourbell.executions as e cross join lateral (
       select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
-    where e.job = p_job and e.origin = hourbell.origin_schedule() and o.status <> hourbell.fate_superseded()
+    where e.job = p_job and e.origin = hourbell.origin_schedule() and o.fate <> hourbell.fate_superseded()
       and o.recorded_at >= p_since - interval '1 day')
   select first, last from origins where first > p_since
   union all

@@ -49,7 +49,7 @@ begin
             select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
           where e.job = late.job and e.occurrence > late.occurrence and e.occurrence <= p_now
             and e.origin = hourbell.origin_schedule() and o.recorded_at >= late.occurrence - interval '1 day'
-            and o.status <> hourbell.fate_superseded() offset 0)
+            and o.fate <> hourbell.fate_superseded() offset 0)
       end);
   if missed = '{}' then return p_rows; end if;
   perform hourbell.end_executions(missed, array_fill(hourbell.fate_skipped(), array[cardinality(missed)]),

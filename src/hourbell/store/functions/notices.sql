@@ -2,23 +2,23 @@
 -- turns these rows into executions of their own, which cause no notices themselves.
 
 -- Writes notices of executions that have just been recorded, if their end has notifications.
-create or replace function hourbell.note_ends(p_ids bigint[]) returns void
+create or replace function hourbell.write_end_notices(p_ids bigint[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
-  select case o.status
+  select case o.fate
       when hourbell.fate_succeeded() then hourbell.event_success() else hourbell.event_dead_letter() end,
     o.finished_at, e.occurrence, e.id, coalesce(e.job, e.id), e.tenant, e.attempt + (o.session is not null)::int,
     o.reason, o.error, e.spec
   from hourbell.executions as e join hourbell.outcomes as o on o.id = e.id
-  where e.id = any (p_ids) and o.id = any (p_ids) and e.notifies & case o.status
+  where e.id = any (p_ids) and o.id = any (p_ids) and e.notifies & case o.fate
     when hourbell.fate_succeeded() then hourbell.event_success()
     when hourbell.fate_dead() then hourbell.event_dead_letter() else 0 end <> 0;
 end $$;
 
 -- Writes notices of executions of which an attempt has just failed and that will be retried.
-create or replace function hourbell.note_failures(p_ids bigint[]) returns void
+create or replace function hourbell.write_failure_notices(p_ids bigint[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
@@ -50,9 +50,9 @@ begin
       hourbell.priority_low(), hourbell.origin_notification(), n.spec, n.target
     from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about
     returning id, tenant, target)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target)
   select p_now, id, tenant, p_queue, hourbell.priority_low(),
-    hourbell.checks_level(hourbell.level_of(row_number() over (partition by tenant))), target
+    hourbell.flags_level(hourbell.level_of(row_number() over (partition by tenant))), target
   from made;
   get diagnostics sent = row_count;
   return sent;

@@ -30,7 +30,7 @@ language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
   where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = hourbell.blocker_job() offset 0)
     and (hourbell.has_started(e) or (not e.id = any (p_newcomers) and not exists (
-      select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+      select from hourbell.due as d where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(e.priority))
         and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
 
@@ -42,7 +42,7 @@ language plpgsql set plan = lookups as $$
 declare
   checked bigint[] := array(
     select id from unnest(p_rows)
-    where checks & hourbell.checks_overlap() > 0 and hourbell.parked_for(checks) = p_kind);
+    where flags & hourbell.flag_overlap() > 0 and hourbell.parked_for(flags) = p_kind);
 begin
   if checked = '{}' then return p_rows; end if;
   checked := hourbell.check_overlap(checked, p_now);

@@ -7,7 +7,7 @@
 -- out, and `apply_limits` lets it proceed.
 
 -- Takes rows that may proceed out of `parked`: for every blocker with a wake-up, as many as it has room for, in order.
--- They are returned as due rows whose `checks` say for what they were parked; the gate checks them again.
+-- They are returned as due rows whose `flags` say for what they were parked; the gate checks them again.
 create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_lowest_first boolean)
 returns hourbell.due[]
 language plpgsql set plan = lookups_by_hash as $$
@@ -82,7 +82,7 @@ begin
   gone as (
     delete from hourbell.parked where ctid = any (array(select row from picked)) returning kind, id)
   select array_agg(row(e.run_at, e.id, e.tenant, e.queue, e.priority,
-      hourbell.checks_of(e.overlap, e.crashes) + hourbell.checks_parked(g.kind), e.target, e.key)::hourbell.due
+      hourbell.flags_of(e.overlap, e.crashes) + hourbell.flags_parked(g.kind), e.target, e.key)::hourbell.due
       order by p.pos, p.id),
     array(
       select count(p.pos)::int from unnest(kinds) with ordinality as n(kind, pos) left join picked as p on p.pos = n.pos
@@ -104,7 +104,7 @@ begin
 end $$;
 
 -- Of these due executions, all of one priority, those that may proceed. They take what they need; the others are
--- parked. `checks` of an execution that proceeds has `checks_limited` if it holds something.
+-- parked. `flags` of an execution that proceeds has `flag_limited` if it holds something.
 -- First comes the key, which a parked execution keeps; then task, target, tenant and queue. Only executions that pass
 -- all of them take a place at the last three. An execution that was parked at one of these has passed those before it,
 -- and does not wait there again.
@@ -149,7 +149,7 @@ begin
     fit as (
       select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
       from candidates as c join limited as l using (key)
-      where not l.waited_for or hourbell.parked_for((c.r).checks) between hourbell.blocker_queue() and blocker)
+      where not l.waited_for or hourbell.parked_for((c.r).flags) between hourbell.blocker_queue() and blocker)
     select array_agg(r order by pos) into blocked_rows from candidates as c join limited as l using (key)
     where (c.r).id not in (select id from fit where fits);
     continue when blocked_rows is null;
@@ -181,11 +181,11 @@ begin
     insert into hourbell.rate_reservations (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null)
   select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
-      (r.checks & (hourbell.checks_overlap() | hourbell.checks_suspect())) + case
-        when r.key is not null or r.id in (select id from limited) then hourbell.checks_limited() else 0 end,
+      (r.flags & (hourbell.flag_overlap() | hourbell.flag_suspect())) + case
+        when r.key is not null or r.id in (select id from limited) then hourbell.flag_limited() else 0 end,
       r.target, r.key)::hourbell.due order by r.pos)
   into proceeding
-  from unnest(proceeding) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
+  from unnest(proceeding) with ordinality as r(run_at, id, tenant, queue, priority, flags, target, key, pos);
   return coalesce(proceeding, '{}');
 end $$;
 
@@ -245,7 +245,7 @@ begin
       select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as nth
       from candidates as c where not c.holding) as c
     join used as u on u.key = (c.r).key
-    where not u.waited_for or hourbell.parked_for((c.r).checks) = hourbell.blocker_concurrency_key()),
+    where not u.waited_for or hourbell.parked_for((c.r).flags) = hourbell.blocker_concurrency_key()),
   taken as (
     insert into hourbell.limit_holds (kind, key, id)
     select hourbell.blocker_concurrency_key(), key, id from fit where fits),
@@ -305,12 +305,12 @@ language plpgsql set plan = lookups_one_by_one as $$
 declare followers hourbell.due[];
 begin
   with lines as materialized (
-    select distinct hourbell.parked_for(checks) as kind,
-      hourbell.blocker_key_of(hourbell.parked_for(checks), queue, tenant, target, key) as key,
+    select distinct hourbell.parked_for(flags) as kind,
+      hourbell.blocker_key_of(hourbell.parked_for(flags), queue, tenant, target, key) as key,
       hourbell.blocker_key_of(p_kind, queue, tenant, target, key) as blocked
     from unnest(p_rows)
-    where hourbell.parked_for(checks) = any (hourbell.limit_kinds())
-      and (p_kind = hourbell.blocker_task() or hourbell.parked_for(checks) > p_kind)),
+    where hourbell.parked_for(flags) = any (hourbell.limit_kinds())
+      and (p_kind = hourbell.blocker_task() or hourbell.parked_for(flags) > p_kind)),
   picked as materialized (
     select p.row, e.executions as e, l.kind
     from lines as l
@@ -323,7 +323,7 @@ begin
       p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key)),
   gone as (delete from hourbell.parked where ctid = any (array(select row from picked)) returning id)
   select array_agg(row((e).run_at, (e).id, (e).tenant, (e).queue, (e).priority,
-      hourbell.checks_of((e).overlap, (e).crashes) + hourbell.checks_parked(kind), (e).target, (e).key)::hourbell.due)
+      hourbell.flags_of((e).overlap, (e).crashes) + hourbell.flags_parked(kind), (e).target, (e).key)::hourbell.due)
   into followers from picked where exists (select from gone where gone.id = (e).id);
   return coalesce(followers, '{}');
 end $$;
@@ -346,6 +346,6 @@ language sql set plan = lookups as $$
     select distinct k.kind, hourbell.blocker_key_of(k.kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r
     cross join unnest(hourbell.limit_kinds()) as k(kind)
-    where k.kind <> p_kind and (k.kind > p_kind or k.kind = hourbell.parked_for(r.checks))) as s
+    where k.kind <> p_kind and (k.kind > p_kind or k.kind = hourbell.parked_for(r.flags))) as s
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;

@@ -15,11 +15,11 @@ return (p_id - 1) >> 6;
 create or replace function hourbell.due_of(e hourbell.executions) returns setof bigint
 language sql stable as $$
   (select d.id from hourbell.due as d
-   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+   where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
      and d.id = e.id)
   union all
   (select e.id from hourbell.due_slabs as d
-   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+   where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
      and d.slab = hourbell.slab_of(e.id) and e.id = any (d.ids))
 $$;
 
@@ -45,9 +45,9 @@ begin
         and run_at = occurrence))
       for no key update skip locked))
     returning e.id, e.run_at)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target, key)
   select coalesce(m.run_at, b.run_at), b.id, tenant, queue, priority,
-    hourbell.checks_of(overlap, crashes) + hourbell.checks_level(
+    hourbell.flags_of(overlap, crashes) + hourbell.flags_level(
       hourbell.level_of(row_number() over (partition by tenant))), target, key
   from back as b left join moved as m on m.id = b.id;
   get diagnostics n = row_count;
@@ -71,7 +71,7 @@ begin
     delete from hourbell.due where ctid = any (array(
       select d.row from waiting as w cross join lateral (
         select ctid as row from hourbell.due as d
-        where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at
+        where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at
           and d.id = w.id
         for update skip locked) as d))
     returning id),
@@ -99,24 +99,24 @@ begin
   return noted;
 end $$;
 
--- Counts how executions end, for the metrics of the process whose statement ends them: as `status:reason:count`, in a
+-- Counts how executions end, for the metrics of the process whose statement ends them: as `fate:reason:count`, in a
 -- setting of the transaction. A statement that wants it selects `hourbell.ended()` beside the function that it calls.
 -- Example: `4:misfire:12 1:deadline:3`.
-create or replace function hourbell.count_fates(p_statuses smallint[], p_reasons text[]) returns void
+create or replace function hourbell.count_fates(p_fates smallint[], p_reasons text[]) returns void
 language sql as $$
   select set_config('hourbell.ended', concat_ws(' ', hourbell.ended(), string_agg(e.note, ' ')), true)
   from (
-    select format('%s:%s:%s', status, reason, count(*)) as note
-    from unnest(p_statuses, p_reasons) as d(status, reason) group by status, reason) as e
+    select format('%s:%s:%s', fate, reason, count(*)) as note
+    from unnest(p_fates, p_reasons) as d(fate, reason) group by fate, reason) as e
 $$;
 
 -- Records executions that end without a run of their own: skipped, superseded, cancelled, or dead by a deadline.
--- p_statuses[k] (hourbell.fate_… in codes.sql) and p_reasons[k] belong to p_ids[k], which the caller has taken out of
+-- p_fates[k] (hourbell.fate_… in codes.sql) and p_reasons[k] belong to p_ids[k], which the caller has taken out of
 -- their places. Releases their limits and wakes what waits for them.
 -- Three other functions write to `outcomes`: `settle` and `reap` record the attempt that ends with the execution, and
 -- `produce` records stretches of occurrences that were missed.
 create or replace function hourbell.end_executions(
-  p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz
+  p_ids bigint[], p_fates smallint[], p_reasons text[], p_now timestamptz
 ) returns void
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
@@ -125,27 +125,27 @@ declare
 begin
   perform hourbell.close_runs(p_ids, p_now);
   with gone as materialized (
-    select e, e.*, d.status, d.reason
-    from hourbell.executions as e join unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason) on d.id = e.id
+    select e, e.*, d.fate, d.reason
+    from hourbell.executions as e join unnest(p_ids, p_fates, p_reasons) as d(id, fate, reason) on d.id = e.id
     where e.id = any (p_ids)),
   letters as (
     insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
     select id, job, tenant, p_now, reason,
       to_jsonb(e) || jsonb_build_object('job_spec', hourbell.job_spec(job, spec))
-    from gone where status = hourbell.fate_dead()),
+    from gone where fate = hourbell.fate_dead()),
   granted as (delete from hourbell.cancellations where id = any (p_ids)),
   recorded as (
     insert into hourbell.outcomes
-      (id, fence, started_at, finished_at, recorded_at, status, reason, missed, missed_through)
-    select id, fence, first_started_at, p_now, p_now, status, reason, case when reason = 'misfire' then 1 end,
+      (id, fence, started_at, finished_at, recorded_at, fate, reason, missed, missed_through)
+    select id, fence, first_started_at, p_now, p_now, fate, reason, case when reason = 'misfire' then 1 end,
       case when reason = 'misfire' then occurrence end
     from gone
     on conflict (id) do nothing)
   select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target),
     array_agg(distinct key) filter (where key is not null)
   into queues, tenants, targets, keys from gone;
-  perform hourbell.note_ends(p_ids);
-  perform hourbell.count_fates(p_statuses, p_reasons);
+  perform hourbell.write_end_notices(p_ids);
+  perform hourbell.count_fates(p_fates, p_reasons);
   perform hourbell.release_limits(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then
     perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);

@@ -93,9 +93,9 @@ begin
       (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as t(at, kind)
     where t.at is not null and (start_by is not null or finish_by is not null)),
   queued as (
-    insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+    insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target, key)
     select at, id, tenant, queue, priority,
-      hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(
+      hourbell.flags_of(overlap, 0::smallint) + hourbell.flags_level(
         coalesce(levels[array_position(tenants, tenant)], 0)), target, key
     from fresh)
   select (select count(*) from fresh), array_agg(o.id), array_agg(w.version) into made, taken_over, versions
@@ -116,7 +116,7 @@ begin
     stored as (
       insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin)
       select id, job, first, first, tenant, version, queue, priority, hourbell.origin_schedule() from missed)
-    insert into hourbell.outcomes (id, fence, recorded_at, status, reason, missed, missed_through)
+    insert into hourbell.outcomes (id, fence, recorded_at, fate, reason, missed, missed_through)
     select id, 0, p_now, hourbell.fate_skipped(), 'misfire', n, last from missed;
     get diagnostics skipped = row_count;
     perform hourbell.count_fates(

@@ -6,7 +6,7 @@
 -- Ends expired sessions. The session row and its slabs are locked first and its executions are read by a second
 -- statement, so a concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left
 -- to the next round.
--- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only
+-- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`flag_suspect`). Only
 -- deaths of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its
 -- retry policy says, or else p_crash_limit, it is dead.
 create or replace function hourbell.reap(
@@ -53,7 +53,7 @@ begin
         delete from hourbell.cancellations where id = any (array(select id from judged where fate is not null))),
       recorded as (
         insert into hourbell.outcomes
-          (id, fence, started_at, finished_at, recorded_at, session, version, status, reason, error)
+          (id, fence, started_at, finished_at, recorded_at, session, version, fate, reason, error)
         select j.id, j.fence, j.claimed_at, p_now, p_now, expired, j.version, j.fate,
           case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end, 'the worker was lost'
         from judged as j where j.fate is not null),
@@ -74,9 +74,9 @@ begin
         array_agg(case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end)
           filter (where j.fate is not null)
       into back, over, failing, fates, reasons from judged as j;
-      if failing is not null then perform hourbell.note_failures(failing); end if;
+      if failing is not null then perform hourbell.write_failure_notices(failing); end if;
       if over is not null then
-        perform hourbell.note_ends(over);
+        perform hourbell.write_end_notices(over);
         perform hourbell.count_fates(fates, reasons);
         perform hourbell.close_runs(over, p_now);
       end if;

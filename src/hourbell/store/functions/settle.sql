@@ -96,7 +96,7 @@ begin
       select p_now, f.started_at, f.tenant from unnest(failed_starts, failed_tenants) as f(started_at, tenant);
     end if;
     perform hourbell.requeue(requeued);
-    if noting is not null then perform hourbell.note_failures(noting); end if;
+    if noting is not null then perform hourbell.write_failure_notices(noting); end if;
     if kinds && hourbell.settlements_rerun() then
       perform hourbell.count_reruns(
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
@@ -137,7 +137,7 @@ begin
           and (try = 1 or not exists (select from hourbell.outcomes as e where e.id = o.id offset 0))),
       recorded as (
         insert into hourbell.outcomes
-          (id, fence, started_at, finished_at, recorded_at, session, version, status, reason, error, result,
+          (id, fence, started_at, finished_at, recorded_at, session, version, fate, reason, error, result,
            failure_kind)
         select id, fence, started_at, finished_at, p_now, p_session, version, case kind
             when hourbell.settlement_succeeded() then hourbell.fate_succeeded()
@@ -169,7 +169,7 @@ begin
           where kind <> reported and p_ids[at] = any (ended));
       end if;
     end if;
-    if exists (select from unnest(slabs) as s where s.notifies) then perform hourbell.note_ends(ended); end if;
+    if exists (select from unnest(slabs) as s where s.notifies) then perform hourbell.write_end_notices(ended); end if;
     if exists (select from unnest(slabs) as s where s.versions is not null) then
       freed := hourbell.close_runs(ended, p_now);
     end if;
@@ -226,7 +226,7 @@ create or replace function hourbell.record_whole(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
-  insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, status)
+  insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, fate)
   select i.id, s.fence, hourbell.started(s.claimed_at, i.begun_ms, i.took_ms, p_now),
     hourbell.finished(s.claimed_at, i.begun_ms, i.took_ms, p_now), p_now, p_session, i.version,
     hourbell.fate_succeeded()
@@ -345,7 +345,7 @@ begin
     select o.id from unnest(p_ids, p_fences, p_kinds) as o(id, fence, kind)
     left join lateral (select fence, history from hourbell.executions as e where e.id = o.id offset 0) as e on true
     left join lateral (
-      select fence, session, status, reason, failure_kind from hourbell.outcomes as l
+      select fence, session, fate, reason, failure_kind from hourbell.outcomes as l
       where l.id = o.id offset 0) as l on true
     cross join lateral (
       select count(*) > 0 as ended, coalesce(bool_or((h ->> 'session')::bigint = p_session), false) as failed
@@ -353,13 +353,13 @@ begin
       where (h ->> 'fence')::bigint = o.fence) as h
     where case
       when o.kind = hourbell.settlement_succeeded() then
-        l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_succeeded()
+        l.fence = o.fence and l.session = p_session and l.fate = hourbell.fate_succeeded()
       when (o.kind = hourbell.settlement_released() or o.kind = any (hourbell.settlements_rerun()))
         and ((e.fence = o.fence and not h.ended)
-          or (l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_cancelled())) then true
+          or (l.fence = o.fence and l.session = p_session and l.fate = hourbell.fate_cancelled())) then true
       when o.kind = hourbell.settlement_released() then false
-      else h.failed or (l.fence = o.fence and l.session = p_session and (l.status = hourbell.fate_cancelled()
-        or (l.status = hourbell.fate_dead()
+      else h.failed or (l.fence = o.fence and l.session = p_session and (l.fate = hourbell.fate_cancelled()
+        or (l.fate = hourbell.fate_dead()
           and (l.reason not in ('lost', 'crashed') or l.failure_kind is not null)))) end);
 end $$;
 

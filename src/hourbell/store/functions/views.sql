@@ -44,7 +44,7 @@ create or replace function hourbell.end_of(
   out error text, out result json, out failure_kind text, out missed int, out missed_through timestamptz
 ) returns setof record
 language sql stable as $$
-  select fence, started_at, finished_at, recorded_at, session, version, status, reason, error, result, failure_kind,
+  select fence, started_at, finished_at, recorded_at, session, version, fate, reason, error, result, failure_kind,
     missed, missed_through
   from hourbell.outcomes where id = p_id offset 0
 $$;

@@ -108,9 +108,9 @@ left join lateral (select name from hourbell.jobs as j where j.id = s.job offset
 -- Those of the jobs $1 of which more than half of the last 20 occurrences before $2 were skipped.
 select w.job from unnest($1::bigint[]) as w(job)
 cross join lateral (
-  select count(*) as runs, count(*) filter (where o.status = hourbell.fate_skipped()) as skipped
+  select count(*) as runs, count(*) filter (where o.fate = hourbell.fate_skipped()) as skipped
   from (
     select id from hourbell.executions as e where e.job = w.job and e.occurrence <= $2
     order by e.occurrence desc limit 20) as e
-  left join lateral (select status from hourbell.outcomes as o where o.id = e.id offset 0) as o on true) as l
+  left join lateral (select fate from hourbell.outcomes as o where o.id = e.id offset 0) as o on true) as l
 where l.runs >= 4 and l.skipped * 2 > l.runs

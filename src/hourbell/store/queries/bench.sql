@@ -12,7 +12,7 @@ select count(*) as ended, max(o.finished_at) as last_end,
 from unnest($1::bigint[]) as asked(id)
 cross join lateral (select occurrence from hourbell.executions as e where e.id = asked.id offset 0) as e
 cross join lateral (select * from hourbell.outcomes as o where o.id = asked.id offset 0) as o
-where o.status = hourbell.fate_succeeded()
+where o.fate = hourbell.fate_succeeded()
 
 -- name: cancel_live
 -- Cancels some executions of the tenant $1 that have not ended; returns how many.

@@ -96,7 +96,7 @@ with waiting as (
   select * from (select * from hourbell.executions where id = $1 offset 0) as e where e.attempt > 0),
 taken as (
   delete from hourbell.due as d using waiting as w
-  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+  where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(w.priority))
     and d.run_at = w.run_at and d.id = w.id returning d.id)
 update hourbell.executions as e set run_at = least(e.run_at, $2) from taken as t where e.id = t.id and e.id = $1
 returning e.id

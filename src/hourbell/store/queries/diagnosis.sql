@@ -35,7 +35,7 @@ select q.name as queue, count(*)::int as executions, min(d.run_at) as since,
           where s.expires_at > $2 and (s.all_queues or q.id = any (s.queues))) as has_worker
 from generate_series(0, 15) as tier
 cross join lateral (
-  select run_at, queue from hourbell.due where hourbell.tier(priority, checks) = tier and run_at < $1
+  select run_at, queue from hourbell.due where hourbell.tier(priority, flags) = tier and run_at < $1
   order by run_at limit 1000) as d
 join hourbell.queues as q on q.id = d.queue
 group by q.id, q.name order by count(*) desc limit 10

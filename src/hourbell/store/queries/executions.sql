@@ -26,9 +26,9 @@ timed as (
     (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as d(at, kind)
   where d.at is not null),
 queued as (
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target, key)
   select run_at, id, tenant, queue, priority,
-    hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(hourbell.level_of(row_number() over ())),
+    hourbell.flags_of(overlap, 0::smallint) + hourbell.flags_level(hourbell.level_of(row_number() over ())),
     target, key
   from made)
 select id, occurrence from made order by occurrence
@@ -84,7 +84,7 @@ select count(*)::int as runs,
 from (
   select id from hourbell.executions where job = $1 and occurrence <= $3 order by occurrence desc limit $2) as e
 cross join lateral (select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
-where o.status = hourbell.fate_succeeded() and o.started_at is not null
+where o.fate = hourbell.fate_succeeded() and o.started_at is not null
 
 -- name: last_outcomes
 -- The newest $2 executions that are due by $3, now, of each of the jobs $1: how they ended, or their status.

@@ -41,10 +41,10 @@ group by p.priority
 select (tier & 3)::smallint as priority, min(d.run_at) as oldest
 from generate_series(0, 15) as tier
 cross join lateral (
-  (select run_at from hourbell.due where hourbell.tier(priority, checks) = tier and run_at <= $1 order by run_at limit 1)
+  (select run_at from hourbell.due where hourbell.tier(priority, flags) = tier and run_at <= $1 order by run_at limit 1)
   union all
   (select run_at from hourbell.due_slabs
-   where hourbell.tier(priority, checks) = tier and run_at <= $1 order by run_at limit 1)) as d
+   where hourbell.tier(priority, flags) = tier and run_at <= $1 order by run_at limit 1)) as d
 group by tier & 3
 
 -- name: parked

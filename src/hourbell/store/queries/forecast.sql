@@ -9,12 +9,12 @@ select date_bin('1 minute', w.run_at, '2000-01-01') as minute,
 from (
   select w.run_at, w.tenant from generate_series(0, 15) as t(tier) cross join lateral (
     (select d.run_at, d.tenant from hourbell.due as d
-     where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2
+     where hourbell.tier(d.priority, d.flags) = t.tier and d.run_at > $1 and d.run_at <= $2
      order by d.run_at limit $3)
     union all
     (select d.run_at, m.tenant from (
        select d.run_at, d.tenants from hourbell.due_slabs as d
-       where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2
+       where hourbell.tier(d.priority, d.flags) = t.tier and d.run_at > $1 and d.run_at <= $2
        order by d.run_at limit $3) as d
      cross join lateral unnest(d.tenants) as m(tenant) limit $3)) as w
   order by w.run_at limit $3) as w
@@ -29,13 +29,13 @@ from (
   select w.* from generate_series(0, 15) as t(tier) cross join lateral (
     (select d.run_at, d.id, $4::int is null or d.tenant = $4 as wanted from (
        select d.*, row_number() over (order by d.run_at) as pos from hourbell.due as d
-       where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2
+       where hourbell.tier(d.priority, d.flags) = t.tier and d.run_at > $1 and d.run_at <= $2
        order by d.run_at limit $5) as d
      where $4::int is null or d.tenant = $4 or d.pos = $5 limit $3)
     union all
     (select d.run_at, m.id, $4::int is null or m.tenant = $4 from (
        select d.*, row_number() over (order by d.run_at) as pos from hourbell.due_slabs as d
-       where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2
+       where hourbell.tier(d.priority, d.flags) = t.tier and d.run_at > $1 and d.run_at <= $2
        order by d.run_at limit $5) as d
      cross join lateral unnest(d.ids, d.tenants) as m(id, tenant)
      where $4::int is null or m.tenant = $4 or d.pos = $5 limit $3)) as w) as w

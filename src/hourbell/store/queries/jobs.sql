@@ -270,8 +270,8 @@ select fingerprint, response from hourbell.idempotency
 where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 
 -- name: insert_answer
-insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
-values ($1, $2, $3, 0, $4, $5)
+insert into hourbell.idempotency (tenant, key, fingerprint, response, created_at)
+values ($1, $2, $3, $4, $5)
 
 -- name: declare_tasks
 -- Stores what callers of hourbell.enqueue need not say about these tasks; a row that has it already is not touched.

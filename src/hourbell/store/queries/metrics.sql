@@ -50,20 +50,20 @@ select d.queue, d.priority, d.is_due, sum(d.n)::int as n, min(d.run_at) filter (
 from generate_series(0, 15) as tier
 cross join lateral (
   select coalesce((
-    select due_from from hourbell.due_marks as m where m.priority = tier order by pass desc limit 1),
+    select due_from from hourbell.due_marks as m where m.tier = tier.tier order by pass desc limit 1),
     '-infinity') as due_from) as mark
 cross join lateral (
   (select queue, priority, true as is_due, 1 as n, run_at from hourbell.due
-   where hourbell.tier(priority, checks) = tier and run_at >= mark.due_from and run_at <= $1 order by run_at limit $2)
+   where hourbell.tier(priority, flags) = tier and run_at >= mark.due_from and run_at <= $1 order by run_at limit $2)
   union all
   (select queue, priority, false, 1, run_at from hourbell.due
-   where hourbell.tier(priority, checks) = tier and run_at > $1 order by run_at limit $2)
+   where hourbell.tier(priority, flags) = tier and run_at > $1 order by run_at limit $2)
   union all
   (select queue, priority, true, cardinality(ids), run_at from hourbell.due_slabs
-   where hourbell.tier(priority, checks) = tier and run_at >= mark.due_from and run_at <= $1 order by run_at limit $2)
+   where hourbell.tier(priority, flags) = tier and run_at >= mark.due_from and run_at <= $1 order by run_at limit $2)
   union all
   (select queue, priority, false, cardinality(ids), run_at from hourbell.due_slabs
-   where hourbell.tier(priority, checks) = tier and run_at > $1 order by run_at limit $2)) as d
+   where hourbell.tier(priority, flags) = tier and run_at > $1 order by run_at limit $2)) as d
 group by d.queue, d.priority, d.is_due
 
 -- name: ready

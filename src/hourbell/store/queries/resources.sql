@@ -169,9 +169,9 @@ with heads as materialized (
     select from hourbell.ready as r where r.queue = q.id and r.priority = p.priority and r.tag >= v.v offset 0)),
 part as materialized (select $3::int / greatest(count(*), 1)::int + 1 as most from heads),
 tiers as materialized (
-  select tier, coalesce((
-    select due_from from hourbell.due_marks as m where m.priority = tier order by pass desc limit 1), '-infinity') as due_from
-  from generate_series(0, 15) as tier),
+  select t.tier, coalesce((
+    select due_from from hourbell.due_marks as m where m.tier = t.tier order by pass desc limit 1), '-infinity') as due_from
+  from generate_series(0, 15) as t(tier)),
 ready as materialized (
   select h.queue, h.priority, r.id from heads as h
   cross join lateral (
@@ -192,12 +192,12 @@ own as materialized (
 due as materialized (
   select d.tenant from tiers as t cross join lateral (
     select tenant from hourbell.due
-    where hourbell.tier(priority, checks) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at limit $3) as d
+    where hourbell.tier(priority, flags) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at limit $3) as d
   limit $3),
 slabs as materialized (
   select d.tenant from tiers as t cross join lateral (
     select i.tenant from hourbell.due_slabs as d cross join lateral unnest(d.tenants) as i(tenant)
-    where hourbell.tier(priority, checks) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at limit $3) as d
+    where hourbell.tier(priority, flags) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at limit $3) as d
   limit $3),
 found as materialized (
   select f.tenant, count(*) as n from (

@@ -6,7 +6,7 @@
 -- transaction.
 -- Only a row of `leased` may name executions that have an outcome.
 -- Clocks: no statement calls now(); every verb is given the time, read once from hourbell.clock().
--- Codes: functions/codes.sql names the numbers that columns such as `status`, `kind` and `origin` hold.
+-- Codes: functions/codes.sql names the numbers that columns such as `fate`, `kind` and `origin` hold.
 -- Tables that churn are vacuumed early and without delay.
 
 create function hourbell.clock() returns timestamptz language sql volatile
@@ -28,7 +28,9 @@ create table hourbell.function_sets (
   digest    text primary key,      -- the suffix of its functions' names
   version   text not null,         -- of the program that loaded it
   loaded_at timestamptz not null,
-  used_at   timestamptz not null   -- renewed by running processes; a set unused for days is dropped
+  used_at   timestamptz not null,  -- renewed by running processes; a set unused for days is dropped
+  -- The functions with fixed names (hourbell.enqueue and others) call this set, so it is not dropped.
+  is_public boolean not null default false
 );
 
 
@@ -76,7 +78,10 @@ create table hourbell.tasks (
   id         int generated always as identity (start with 2) primary key,
   name       text not null unique,
   created_at timestamptz not null,
-  made_by    int references hourbell.tenants  -- as in queues
+  made_by    int references hourbell.tenants,  -- as in queues
+  -- What jobs of the task have if the caller of hourbell.enqueue says nothing: a term of hourbell.try_enqueue, as JSON.
+  -- Declared by the workers that serve the task; null: by none.
+  defaults   text
 );
 create index tasks_by_maker on hourbell.tasks (made_by) where made_by is not null;
 
@@ -184,6 +189,36 @@ create table hourbell.planned_counts (
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create index planned_counts_by_time on hourbell.planned_counts (at);
 
+-- Why and until when jobs are paused, if their owner said so. A row may outlive the pause of its job: the leader looks
+-- at each row at `look_at`, and deletes it then.
+create table hourbell.pauses (
+  job     bigint primary key,
+  at      timestamptz not null,
+  actor   text not null,
+  reason  text,
+  until   timestamptz,          -- the leader resumes the job then; null: it does not
+  look_at timestamptz not null, -- `until`, or when to check whether the job is still paused
+  operation bigint              -- that paused it; null: none did
+);
+create index pauses_by_look_at on hourbell.pauses (look_at);
+
+-- Named lists of dates that schedules skip.
+create table hourbell.calendars (
+  tenant     int not null references hourbell.tenants,
+  name       text not null,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  primary key (tenant, name)
+);
+create table hourbell.calendar_dates (
+  tenant   int not null,
+  calendar text not null,
+  day      date not null,
+  primary key (tenant, calendar, day),
+  foreign key (tenant, calendar) references hourbell.calendars on delete cascade
+);
+create index calendar_dates_by_day on hourbell.calendar_dates (day);
+
 -- Unique keys of jobs. A row outlives its job: a request for the key checks whether the job is live, so ending an
 -- execution costs nothing. Spaces: 0 unique_key, 1 the name of a job created by PUT.
 create table hourbell.unique_keys (
@@ -247,7 +282,7 @@ create table hourbell.outcomes (
   recorded_at   timestamptz not null,
   session       bigint,      -- that ran the attempt with which it ended; null: it ended without one
   version       int,         -- of the job that was run; null: that of the execution
-  status        smallint not null,
+  fate          smallint not null,
   reason        text,
   error         text,
   result        json,
@@ -256,18 +291,20 @@ create table hourbell.outcomes (
   missed_through timestamptz -- to this one
 ) partition by range (id);
 create table hourbell.outcomes_rest partition of hourbell.outcomes default;
+-- Outcomes are inserted in the order of time, so an index of a few pages finds those of a minute.
+create index outcomes_by_time on hourbell.outcomes using brin (recorded_at) with (autosummarize = on);
 
 -- Executions that have not ended.
 create view hourbell.live as
 select e.* from hourbell.executions as e
 where not exists (select from hourbell.outcomes as o where o.id = e.id offset 0);
 
--- Executions that have ended, with how they ended.
+-- Executions that have ended, with how they ended: the status of each is its fate.
 create view hourbell.ledger as
 select e.id, coalesce(e.job, e.id) as job, o.fence, e.occurrence as scheduled_for, o.started_at, o.finished_at,
   o.recorded_at, o.missed_through, e.tenant, coalesce(o.version, e.version) as version,
   e.attempt + (o.session is not null)::int as attempt, e.first_started_at, o.missed, o.session, e.queue, e.priority,
-  e.origin, o.status, o.reason, o.error, o.result, e.spec, e.history, o.failure_kind
+  e.origin, o.fate as status, o.reason, o.error, o.result, e.spec, e.history, o.failure_kind
 from hourbell.executions as e join hourbell.outcomes as o on o.id = e.id;
 
 -- The runs of recurring jobs that have not ended. An occurrence has at most one; the end of a run deletes its row.
@@ -289,23 +326,23 @@ create table hourbell.quota_jobs (
   primary key (tenant, id)
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 
--- Waiting for their time. `checks`: bits as in functions/codes.sql, and the level of the row (hourbell.level_of).
+-- Waiting for their time. `flags`: bits as in functions/codes.sql, and the level of the row (hourbell.level_of).
 create table hourbell.due (
   run_at   timestamptz not null,
   id       bigint not null,
   tenant   int not null,
   queue    smallint not null,
   priority smallint not null,
-  checks   smallint not null default 0,
+  flags    smallint not null default 0,
   target   int,
   key      bigint
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 -- The tier of a due row: its priority, and four times its level. The due rows of one priority wait in four tiers, so
 -- that a tenant with many does not delay one with few.
-create function hourbell.tier(p_priority smallint, p_checks smallint) returns int
+create function hourbell.tier(p_priority smallint, p_flags smallint) returns int
 language sql immutable parallel safe
-return p_priority + (p_checks & 12);
-create index due_by_tier on hourbell.due (hourbell.tier(priority, checks), run_at, id);
+return p_priority + (p_flags & 12);
+create index due_by_tier on hourbell.due (hourbell.tier(priority, flags), run_at, id);
 create index due_by_key on hourbell.due (key, run_at, id) where key is not null;
 
 -- Waiting for their time too, in slabs: a row has up to 64 one-time executions that were created together and fall due
@@ -317,23 +354,23 @@ create table hourbell.due_slabs (
   slab     bigint not null,    -- hourbell.slab_of each of its executions; two rows may have the same
   queue    smallint not null,
   priority smallint not null,
-  checks   smallint not null,  -- only the level
+  flags    smallint not null,  -- only the level
   target   int,
   ids      bigint[] not null,
   tenants  int[] not null      -- of the same executions, in the same order
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
-create index due_slabs_by_tier on hourbell.due_slabs (hourbell.tier(priority, checks), run_at, slab);
+create index due_slabs_by_tier on hourbell.due_slabs (hourbell.tier(priority, flags), run_at, slab);
 
--- How far each tier is known to be empty (`priority` is the tier). mostly_limited: most of what the last pass took was
--- under a limit or had a key, so the next pass takes less.
+-- How far each tier is known to be empty. mostly_limited: most of what the last pass took was under a limit or had a
+-- key, so the next pass takes less.
 create table hourbell.due_marks (
-  priority smallint not null,
+  tier     smallint not null,
   due_from timestamptz not null,
   swept_at timestamptz not null,
   pass     bigint not null,
   mostly_limited boolean not null default false
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
-create index due_marks_newest on hourbell.due_marks (priority, pass desc);
+create index due_marks_newest on hourbell.due_marks (tier, pass desc);
 
 -- Waiting for a blocker (`kind`, `key`), in the order in which they will be admitted: for a concurrency key by time,
 -- otherwise by a fair tag of their own.
@@ -407,11 +444,12 @@ cross join lateral unnest(l.ids, l.versions) as i(id, version)
 where not exists (select from hourbell.outcomes as o where o.id = i.id offset 0);
 
 -- The last progress report of a leased execution, as JSON. A report with the fence of an ended claim means nothing.
+-- A new report updates the row in place: leave room on the page.
 create table hourbell.progress (
   id       bigint primary key,
   fence    bigint not null,
   progress text not null
-);
+) with (fillfactor = 50, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 
 -- Executions that their targets have accepted and will complete; they are leased by session 0.
 create table hourbell.awaiting (
@@ -425,6 +463,43 @@ create table hourbell.awaiting (
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create index awaiting_in_order on hourbell.awaiting (until) where outcome is null;
 create index awaiting_ended on hourbell.awaiting (until) where outcome is not null;
+
+-- How often a worker has returned an execution that it had begun, without an ended attempt: interrupted because the
+-- worker was stopped, or snoozed because the handler asked to run again later. Both are bounded.
+create table hourbell.reruns (
+  id            bigint primary key,
+  attempt       int not null,  -- attempts of the execution that had ended when it was last returned
+  interruptions int not null,  -- in a row, since that attempt and since the last snooze
+  snoozes       int not null   -- since the execution was created or replayed
+) with (fillfactor = 70, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+-- Up to which execution housekeeping has looked for rows of executions that have ended.
+create sequence hourbell.reruns_cursor minvalue 0 start 0;
+
+-- The last checkpoint of an execution, written by the session that held it under this fence, and sent with its next
+-- claim. Kept until the execution has ended and has no dead letter.
+create table hourbell.checkpoints (
+  id    bigint primary key,
+  fence bigint not null,
+  value json not null check (octet_length(value::text) <= 65536),
+  at    timestamptz not null
+) with (fillfactor = 70, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+create sequence hourbell.checkpoints_cursor minvalue 0 start 0;  -- as reruns_cursor
+
+-- What handlers wait for outside of Hourbell: a token for each name that a handler has asked for, and what was reported
+-- with it. Kept until the execution has ended and has no dead letter.
+create table hourbell.waits (
+  id       bigint not null,
+  name     text not null check (length(name) <= 100),
+  token    text not null,         -- not its digest: a handler that runs again gets the same token
+  is_open  boolean not null default false,  -- the execution awaits it, or is about to
+  fence    bigint not null,       -- of the run that has asked last
+  outcome  text,                  -- SUCCEEDED, FAILED: reported; TIMED_OUT; null: none of them yet
+  value    json,                  -- what was reported: the result, or the text of the failure
+  primary key (id, name)
+) with (fillfactor = 70, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+-- Executions that are to be resumed; mostly none.
+create index waits_over on hourbell.waits (id) where is_open and outcome is not null;
+create sequence hourbell.waits_cursor minvalue 0 start 0;  -- up to which execution housekeeping has looked
 
 -- Requests to cancel what is ready or running: its claim, heartbeat or settle acts on them. Not unique: a second
 -- request must not wait for the transaction of the first.
@@ -441,6 +516,38 @@ create table hourbell.deadlines (
   kind smallint not null
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create index deadlines_in_order on hourbell.deadlines (at);
+
+-- Groups of executions: when a group is closed and all its members have ended, its callback is created once: a webhook
+-- (`url`), or a job of a task (`term`).
+create table hourbell.execution_groups (
+  id         bigint primary key,
+  tenant     int not null references hourbell.tenants,
+  name       text not null,
+  created_at timestamptz not null,
+  closed_at  timestamptz,                   -- no member can be added any more
+  ended_at   timestamptz,                   -- all members have ended, and the callback was created
+  look_at    timestamptz,                   -- when the leader looks next; null: it is open, or has ended
+  members    int not null default 0,
+  ended_upto bigint not null default 0,     -- members up to this id have ended
+  fates      int[] not null default '{0,0,0,0,0}',  -- how many of these ended in each fate, by its number
+  url        text,
+  headers    json,
+  term       text,                          -- of the job that is the callback, as hourbell.try_enqueue takes it
+  payload    text,
+  callback   bigint,                        -- the execution that is the callback, once the group has ended
+  problem    text,                          -- why the callback cannot be created at present
+  check ((url is null) <> (term is null))
+);
+create index execution_groups_by_look_at on hourbell.execution_groups (look_at) where look_at is not null;
+-- Those that retention may delete: they have ended, or were never closed.
+create index execution_groups_by_age on hourbell.execution_groups (coalesce(ended_at, created_at))
+  where ended_at is not null or closed_at is null;
+-- Without a foreign key: a group is deleted after its members, in bounded steps.
+create table hourbell.group_members (
+  group_id  bigint not null,
+  execution bigint not null,
+  primary key (group_id, execution)
+);
 
 
 -- Fairness. Small rows that change often are written as new rows and read newest first: an updated row would be walked
@@ -577,8 +684,10 @@ create table hourbell.sessions (
   expires_at timestamptz not null,
   quarantine boolean not null default false,  -- drains, then runs suspects one by one
   all_queues boolean not null default false,  -- serves every queue; `queues` is then empty or out of date
-  tasks      int[]                            -- in order; null: all
+  tasks      int[],                           -- in order; null: all
+  manifest   bigint                           -- that its worker runs by; null: none
 ) with (fillfactor = 50);
+create index sessions_by_manifest on hourbell.sessions (manifest) where manifest is not null;
 create index sessions_by_expiry on hourbell.sessions (expires_at);
 create unique index sessions_quarantine on hourbell.sessions (quarantine) where quarantine;
 
@@ -587,7 +696,8 @@ create table hourbell.past_sessions (
   id       bigint primary key,
   token    uuid not null,
   ended_at timestamptz not null,
-  worker   text
+  worker   text,
+  returned int  -- how many executions were returned when its lease had expired; null: its worker closed it
 );
 create index past_sessions_by_age on hourbell.past_sessions (ended_at);
 
@@ -600,6 +710,34 @@ create table hourbell.queue_workers (
 );
 create index queue_workers_mixed on hourbell.queue_workers (queue) where mixed;
 
+-- What the code of an app declares, as its workers have said it when they opened their sessions; a row for each
+-- distinct one, however many workers.
+create table hourbell.manifests (
+  id         bigint generated always as identity primary key,
+  app        text not null check (app ~ '^[a-z][a-z0-9_-]{0,39}$'),
+  digest     text not null,
+  revision   bigint,               -- of the app; null: the manifest that was first seen last leads
+  first_seen timestamptz not null,
+  body       json not null,        -- tasks, and schedules: by key the digest of the declaration, and the job's document
+  unique (app, digest)
+);
+
+-- What was last applied of the schedules that apps declare: a job each.
+create table hourbell.declared (
+  app            text not null,
+  key            text not null,
+  tenant         text,         -- of its job; null: it never had one
+  job            bigint,       -- null: not created yet, or retired
+  applied_digest text,         -- of the declaration; null: it is being applied
+  revision       bigint,       -- of the manifest that had it
+  unwanted_since timestamptz,  -- no live manifest declares it since then; null: one does, or none is live
+  retired_at     timestamptz,  -- its job is deleted, or about to be
+  problem        text,         -- why problem_digest could not be applied
+  problem_digest text,
+  problem_at     timestamptz,
+  primary key (app, key)
+);
+
 create table hourbell.leadership (
   cell       smallint primary key default 1 check (cell = 1),
   epoch      bigint not null,
@@ -608,8 +746,64 @@ create table hourbell.leadership (
   expires_at timestamptz not null
 ) with (fillfactor = 50);
 
+-- The terms of leaders.
+create table hourbell.terms (
+  epoch    bigint primary key,
+  node     uuid not null,
+  began_at timestamptz not null
+);
+
+-- Processes: each says every few seconds that it lives.
+create table hourbell.nodes (
+  id          uuid primary key,
+  name        text not null,
+  roles       text[] not null,
+  version     text not null,
+  tz_version  text not null,
+  started_at  timestamptz not null,
+  seen_at     timestamptz not null,
+  drift_ms    float8,            -- of its clock, ahead of the database's; null: not measured
+  connections int not null,      -- to the database that are in use,
+  max_connections int not null,  -- and that it may open
+  circuits    jsonb not null     -- its open circuits
+) with (fillfactor = 50);
+
 
 -- History
+
+-- Activity: what ended in each minute, counted by the leader from `outcomes` and `failed_attempts`, so that every node
+-- shows the same and a restart loses nothing.
+create table hourbell.minutes (
+  minute     timestamptz primary key,
+  counted_at timestamptz not null,
+  final      boolean not null,        -- nothing more is recorded in this minute
+  succeeded  int not null,            -- executions, by how they ended
+  dead       int not null,
+  cancelled  int not null,
+  superseded int not null,
+  skipped    int not null,            -- occurrences
+  failed     int not null,            -- attempts
+  started_in timestamptz[] not null,  -- the minutes in which the attempts that ended here had started,
+  starts     int[] not null,          -- and how many in each
+  reasons    jsonb not null,          -- of executions that are dead, skipped, superseded or cancelled: by reason, how many
+  sampled    int not null,            -- the following were taken from one in so many attempts, and multiplied by it
+  lateness   int[] not null,          -- of first starts: below 1 ms, below 2, below 4, …, 2^22 ms and above
+  tenants    int[] not null,          -- the 100 with the most starts,
+  tenant_starts int[] not null,       -- and how many
+  skips      jsonb not null,          -- up to 20 jobs of which occurrences were skipped
+  queues        smallint[] not null,  -- the 100 with the most runs that ended here,
+  queue_runs    int[] not null,       -- how many,
+  queue_seconds float8[] not null     -- and how long they took together, for the seconds of backlog
+);
+create index minutes_open on hourbell.minutes (minute) where not final;
+
+-- Attempts that have failed and will be retried, until their minute is counted.
+create table hourbell.failed_attempts (
+  at         timestamptz not null,
+  started_at timestamptz not null,
+  tenant     int not null
+) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+create index failed_attempts_by_time on hourbell.failed_attempts (at);
 
 -- Executions that will not be retried, whole, until they are replayed or purged.
 create table hourbell.dead_letters (
@@ -662,7 +856,6 @@ create table hourbell.idempotency (
   tenant      int not null,
   key         text not null,
   fingerprint bytea not null,
-  status      smallint not null,
   response    json,
   created_at  timestamptz not null,
   primary key (tenant, key)
@@ -680,6 +873,17 @@ create table hourbell.api_keys (
 );
 create index api_keys_by_tenant on hourbell.api_keys (tenant, id);
 create index api_keys_of_admins on hourbell.api_keys (id) where role = 'admin' and tenant is null and revoked_at is null;
+
+-- Sign-ins of the dashboard: a browser holds 32 random bytes in a cookie in place of an API key. A sign-in ends with its
+-- key, by its age, or when it was not used for some time.
+create table hourbell.sign_ins (
+  digest     bytea primary key,   -- SHA-256 of the cookie; the cookie itself is not stored
+  key        bigint not null references hourbell.api_keys,
+  created_at timestamptz not null,
+  used_at    timestamptz not null -- within minutes
+) with (fillfactor = 70);
+create index sign_ins_by_key on hourbell.sign_ins (key, created_at);
+create index sign_ins_by_use on hourbell.sign_ins (used_at);
 
 create table hourbell.secrets (
   tenant     int not null references hourbell.tenants,
@@ -739,3 +943,33 @@ create index monitors_by_check on hourbell.monitors (check_at) where check_at is
 create index monitors_deleted on hourbell.monitors (deleted_at) where deleted_at is not null;
 create index monitors_by_job on hourbell.monitors (job) where deleted_at is null;
 create index monitors_by_tenant on hourbell.monitors (tenant, id) where deleted_at is null;
+
+-- Bulk operations: an act on everything that a filter selects, which the leader carries out in batches. A batch and its
+-- progress here are committed together, so nothing is done twice, whichever node leads.
+create table hourbell.operations (
+  id          bigint primary key,
+  tenant      int not null references hourbell.tenants,  -- of its audit entries
+  only_tenant int references hourbell.tenants,           -- it concerns this tenant alone; null: all tenants
+  act         text not null,                             -- pause, resume, replay, purge
+  filter      json not null,                             -- as the request gave it
+  reason      text,
+  until       timestamptz,                               -- of a pause
+  rate        int,                                       -- of a replay: executions that fall due per second
+  actor       text not null,
+  created_at  timestamptz not null,
+  state       text not null default 'RUNNING',           -- RUNNING, STOPPED, DONE, FAILED
+  continue_at timestamptz,                               -- when the leader goes on; null: it has ended
+  position    text,                                      -- the page token with which it goes on
+  batches     int not null default 0,                    -- that were committed
+  paced_until timestamptz,                               -- what was replayed falls due until then
+  total       int not null,                              -- selected when it was created,
+  total_at_least boolean not null,                       -- or more
+  done        int not null default 0,
+  left_over   json not null default '{}',                -- how many could not be changed, by reason
+  error       text,                                      -- why it failed
+  updated_at  timestamptz not null,
+  ended_at    timestamptz
+);
+create index operations_running on hourbell.operations (continue_at) where continue_at is not null;
+create index operations_by_tenant on hourbell.operations (only_tenant, id);
+create index operations_by_end on hourbell.operations (ended_at) where ended_at is not null;
