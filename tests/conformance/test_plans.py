@@ -844,6 +844,19 @@ def _(s: Scene) -> Case:
     return listing(O["tenant_counts"], [1, 1000], rows=5_500, buffers=20_000)
 
 
+@case("what the executions of a page wait for")
+def _(s: Scene) -> Case:
+    ids, now = s.parked_jobs[:500], s.now
+    return listing(
+        queries("limits")["waits"], [ids, now, ["default"] * len(ids)], rows=2_000, buffers=8_000
+    )
+
+
+@case("what waits of tenants")
+def _(s: Scene) -> Case:
+    return listing(O["waiting"], [[1, 2, 3], s.now, 1000, 500], rows=8_000, buffers=30_000)
+
+
 @case("metrics of the cell")
 def _(s: Scene) -> Case:
     minute = timedelta(minutes=1)
@@ -891,6 +904,18 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     args = [s.now + timedelta(hours=24), 1000]
     return listing(F["firing_by"], args, rows=1_100, buffers=3_000)
+
+
+@case("executions of a minute of a forecast")
+def _(s: Scene) -> Case:
+    args = [s.now, s.now + timedelta(minutes=1), 101, 7, 1000]
+    return listing(F["waiting_in"], args, rows=20_000, buffers=60_000)
+
+
+@case("jobs of a minute of a forecast")
+def _(s: Scene) -> Case:
+    at = s.now + timedelta(hours=1)
+    return listing(F["members_at"], [[1, 2, 3], [at] * 3, 7, 101, 1000], rows=3_500, buffers=9_000)
 
 
 @case("members of a forecast")
