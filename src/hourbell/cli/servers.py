@@ -28,9 +28,7 @@ class Server(msgspec.Struct, frozen=True):
     url: str
     api_key: str | None
     is_named: bool  # False: the local `hourbell up`, because nothing else was chosen
-    is_direct: bool = (
-        False  # no server: this process works on the database of HOURBELL_DATABASE_URL
-    )
+    is_direct: bool = False  # no server is called: this process works on HOURBELL_DATABASE_URL
 
 
 class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
