@@ -257,6 +257,16 @@ async def test_a_quota_is_kept(conn: asyncpg.Connection) -> None:
     assert refused.value.sqlstate == "HB007"
 
 
+async def test_a_quota_counts_a_job_once_when_several_terms_name_the_tenant(
+    conn: asyncpg.Connection,
+) -> None:
+    await conn.execute("update hourbell.tenants set max_jobs = 3 where name = 'default'")
+    terms = [{"task": "shop.mail", "priority": priority} for priority in ("LOW", "HIGH")]
+    many = await attempt(conn, *["{}"] * 4, terms=terms, term_of=[1, 2, 1, 2])
+    assert [(place, outcome) for place, _, outcome, _, _ in many] == [(4, "over_quota")]
+    assert await outcomes(conn, *["{}"] * 3, terms=terms, term_of=[1, 2, 1]) == ["created"] * 3
+
+
 async def test_an_error_for_people_has_a_code_and_says_what_to_do(
     conn: asyncpg.Connection,
 ) -> None:

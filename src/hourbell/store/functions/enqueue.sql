@@ -348,7 +348,7 @@ begin
         'key', term.key, 'key_limit', term.key_limit, 'notifies', 0);
       delays[k] := term.delay; expiries[k] := term.expires_at; deadlines[k] := term.deadline_seconds;
       on_duplicates[k] := term.on_duplicate; notifies[k] := term.notify;
-      if term.has_quota then limited := limited || term.tenant; end if;
+      if term.has_quota and term.tenant <> all (limited) then limited := limited || term.tenant; end if;
       once := coalesce(once, 'enqueue:' || term.idempotency_key);
     end loop;
     -- The common case is checked as a whole.
