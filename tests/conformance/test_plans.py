@@ -1032,6 +1032,20 @@ def _(s: Scene) -> Case:
     return Case(J["create_jobs"], args, rows=500, buffers=20_000)
 
 
+@case("enqueueing a job, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2)"
+    args = ['[{"task": "plan-guard", "tenant": "tenant-1"}]', ["{}"]]
+    return Case(statement, args, rows=10, buffers=200, before=[PLAN_GUARD_TASK])
+
+
+@case("enqueueing a job with many options, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2)"
+    term = '[{"task": "plan-guard", "tenant": "tenant-1", "labels": {"a": "b"}, "deadline_seconds": 9}]'
+    return Case(statement, [term, ["{}"]], rows=10, buffers=200, before=[PLAN_GUARD_TASK])
+
+
 @case("enqueueing a job with a unique key, in a user's own transaction")
 def _(s: Scene) -> Case:
     statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
