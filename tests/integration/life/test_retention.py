@@ -157,3 +157,22 @@ async def test_stale_cancellations_are_forgotten_in_bounded_batches(
     for expected in (15, 5, 0):
         await run_housekeeping(still, None, START)
         assert await still.database.value("select count(*) from hourbell.cancellations") == expected
+
+
+async def test_no_statistics_are_collected_of_documents_and_slabs(kept: Engine) -> None:
+    """Nor in partitions, which do not inherit that: it would be most of the work of autovacuum."""
+    rows = await kept.database.fetch(
+        "select c.relname, a.attname from pg_attribute as a join pg_class as c on c.oid = a.attrelid"
+        " where c.relnamespace = 'hourbell'::regnamespace and c.relkind = 'r' and not a.attisdropped"
+        " and (a.attname = 'ids' and c.relname in ('due_slabs', 'ready', 'leased')"
+        "   or c.relname = 'due_slabs' and a.attname = 'tenants'"
+        "   or c.relname = 'leased' and a.attname = 'versions'"
+        "   or c.relname = 'audit' and a.attname = 'jobs'"
+        "   or c.relname like 'executions\\_%' and a.attname = 'spec')"
+        " and a.attstattarget is distinct from 0"
+    )
+    assert [tuple(row) for row in rows] == []
+    partitions = await kept.database.value(
+        "select count(*) from pg_inherits where inhparent = 'hourbell.executions'::regclass"
+    )
+    assert partitions > 1

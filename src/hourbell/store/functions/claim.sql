@@ -166,7 +166,7 @@ begin
       for k in 1 .. cardinality(queues) loop
         slabs := hourbell.take_slabs(queues[k], p, lines[k], fitting, shares[k]);
         continue when slabs = '{}';
-        popped := popped || array(select i.id from unnest(slabs) as s cross join lateral unnest(s.ids) as i(id));
+        popped := popped || array(select unnest(s.ids) from unnest(slabs) as s);
         continue when not exists (select from unnest(slabs) as s where s.generation < newest or s.limited);
         select stale || array_agg(i.id) filter (where s.generation < newest),
           limited || array_agg(i.id order by s.pos) filter (where s.single),
@@ -272,14 +272,15 @@ begin
   -- Mostly all are of one kind. Check the first: reading them all in vain would double the cost of the claim.
   perform from hourbell.executions where id = p_ids[1] and job is null;
   if not found then return; end if;
-  select min(id), max(id) into lowest, highest from unnest(p_ids) as i(id);  -- only their partitions are opened
+  -- Only the partitions between these are opened.
+  select min(id), max(id) into lowest, highest from (select unnest(p_ids) as id) as i;
   -- Read by one scan and put into the given order by a hash join, in half the time that one look-up each takes. The
   -- planner expects a thousand rows of a series and ten of `any`, so it is the executions that are hashed.
   select array_agg(e.tenant), array_agg(date_part('epoch', e.occurrence)), array_agg(e.spec), bool_or(e.notifies <> 0),
     count(*) filter (where e.job is null and e.fence = 0 and e.attempt = 0 and e.start_by is null
       and e.finish_by is null and e.replayed_attempt is null)
   into tenants, scheduled_for, specs, notifies, plain
-  from (select p_ids[k] as id from generate_series(1, cardinality(p_ids)) as k) as i
+  from (select p_ids[k] as id from (select generate_series(1, cardinality(p_ids)) as k) as k) as i
   left join (
     select id, tenant, occurrence, spec, notifies, job, fence, attempt, start_by, finish_by, replayed_attempt
     from hourbell.executions where id = any (p_ids) and id >= lowest and id <= highest) as e on e.id = i.id;

@@ -38,6 +38,8 @@ begin
         execute format(
           'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s) with (fillfactor = 90)',
           'executions_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
+        -- A partition does not inherit this.
+        execute format('alter table hourbell.%I alter spec set statistics 0', 'executions_' || days);
         execute format('create table hourbell.%I partition of hourbell.outcomes for values from (%s) to (%s)',
           'outcomes_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
         made := made + 1;

@@ -227,16 +227,16 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
   insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, fate)
-  select i.id, s.fence, hourbell.started(s.claimed_at, i.begun_ms, i.took_ms, p_now),
-    hourbell.finished(s.claimed_at, i.begun_ms, i.took_ms, p_now), p_now, p_session, i.version,
-    hourbell.fate_succeeded()
+  select id, fence, hourbell.started(claimed_at, begun_ms, took_ms, p_now),
+    hourbell.finished(claimed_at, begun_ms, took_ms, p_now), p_now, p_session, version, hourbell.fate_succeeded()
   from (
-    select fence, claimed_at, ids, versions, sum(cardinality(ids)) over (order by pos) as upto
-    from unnest(p_slabs) with ordinality
-      as s(session, fence, claimed_at, claim, alone, limited, notifies, ids, versions, pos)) as s
-  cross join lateral unnest(
-    s.ids, s.versions, p_begun_ms[s.upto - cardinality(s.ids) + 1:s.upto],
-    p_took_ms[s.upto - cardinality(s.ids) + 1:s.upto]) as i(id, version, begun_ms, took_ms);
+    select fence, claimed_at, unnest(ids) as id, unnest(versions) as version,
+      unnest(p_begun_ms[upto - cardinality(ids) + 1:upto]) as begun_ms,
+      unnest(p_took_ms[upto - cardinality(ids) + 1:upto]) as took_ms
+    from (
+      select fence, claimed_at, ids, versions, sum(cardinality(ids)) over (order by pos) as upto
+      from unnest(p_slabs) with ordinality
+        as s(session, fence, claimed_at, claim, alone, limited, notifies, ids, versions, pos)) as s) as i;
 end $$;
 
 -- Writes the dead letters of executions whose outcome has just been recorded. The jobs of those in p_gone are to be

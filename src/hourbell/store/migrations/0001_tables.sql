@@ -272,6 +272,9 @@ create index executions_recurring on hourbell.executions (tenant, id) where job 
 -- What has no partition of its own: ids of other times, and what outlives its partition. A failed attempt updates the
 -- row in place: leave room on the page.
 create table hourbell.executions_rest partition of hourbell.executions default with (fillfactor = 90);
+-- No plan depends on the contents of documents or slabs (here and below), and autovacuum would spend most of its time on
+-- their statistics.
+alter table hourbell.executions alter spec set statistics 0;
 
 -- How executions ended, with the same partitions.
 create table hourbell.outcomes (
@@ -359,6 +362,7 @@ create table hourbell.due_slabs (
   ids      bigint[] not null,
   tenants  int[] not null      -- of the same executions, in the same order
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+alter table hourbell.due_slabs alter ids set statistics 0, alter tenants set statistics 0;
 create index due_slabs_by_tier on hourbell.due_slabs (hourbell.tier(priority, flags), run_at, slab);
 
 -- How far each tier is known to be empty. mostly_limited: most of what the last pass took was under a limit or had a
@@ -401,6 +405,7 @@ create table hourbell.ready (
   limited    boolean not null,  -- its single execution counts against a limit
   ids        bigint[] not null check (ids <> '{}')
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+alter table hourbell.ready alter ids set statistics 0;
 create index ready_in_order on hourbell.ready (queue, priority, tag);
 create index ready_by_task on hourbell.ready (queue, priority, task, tag);
 create index ready_limited on hourbell.ready (queue) where limited;
@@ -431,6 +436,7 @@ create table hourbell.leased (
   ids        bigint[] not null check (ids <> '{}'),
   versions   int[]              -- of their jobs, as they were sent to the worker; null: all are one-time
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+alter table hourbell.leased alter ids set statistics 0, alter versions set statistics 0;
 create index leased_by_fence on hourbell.leased (session, fence);
 -- For readers that look for an execution: slabs of one can be looked up, the few others are all read.
 create index leased_alone on hourbell.leased ((ids[1])) where cardinality(ids) = 1;
@@ -841,7 +847,7 @@ create table hourbell.audit (
   -- documents are the jobs themselves. Not compressed: that takes longer than writing them.
   jobs      bigint[]
 );
-alter table hourbell.audit alter jobs set storage external;
+alter table hourbell.audit alter jobs set storage external, alter jobs set statistics 0;
 create index audit_by_job on hourbell.audit (job, id);
 create index audit_by_tenant on hourbell.audit (tenant, id);
 
