@@ -255,6 +255,8 @@ def calls(connection: HTTPConnection) -> dict[str, str]:
         "queue": path("queues/queue-2"),
         "forecast, 24 h": path("forecast", hours=24),
         "forecast of a tenant, 24 h": path("forecast", hours=24, tenant_id="tenant-7"),
+        "forecast, the minute in an hour": path("forecast/minute", at=ago(-1)),
+        "forecast of a tenant, the same": path("forecast/minute", at=ago(-1), tenant_id="tenant-7"),
         "workers": path("workers", page_size=100),
         "worker": path(f"workers/{worker}"),
         "nodes": path("nodes"),

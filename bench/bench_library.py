@@ -1,5 +1,6 @@
 """The library as its users call it: enqueue in bulk, one by one, at once, in a user's transaction; from enqueue to start; what
-`hourbell worker --processes 2` runs in the time of one process.
+`hourbell worker --processes 2` runs in the time of one process; a drain of tasks that do nothing by one worker process,
+beside the same worker with an action that does nothing in place of the library. The two take turns.
 
 Enqueueing is measured from another process than PostgreSQL's, on the embedded server with the settings that ship. For the
 user's own transaction the same transaction is measured with a plain insert of the same row (id, task, payload, time; a
@@ -18,9 +19,14 @@ from pathlib import Path
 
 import asyncpg
 import uvloop
-from support import per_second, report, server
+from support import Counter, engine, per_second, report, server, spawn
 
 from hourbell import App, Context, WorkerOptions
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.leader.scheduler import Scheduler
+from hourbell.model.jobs import TaskAction
+from hourbell.sdk.running import AppRunner
+from hourbell.worker.runtime import Worker, WorkerSettings
 
 BULK = 200_000
 CHUNK = 5_000
@@ -30,6 +36,8 @@ AT_ONCE = 100
 IN_TRANSACTION = 1_500
 STARTS = 500
 COMPUTED = 6_000
+DRAINED = 40_000
+DRAINS = 5
 PAD = "x" * 180
 
 _PLAIN_TABLE = """
@@ -90,6 +98,64 @@ async def computed_by(dsn: str, processes: int) -> float:
         await connection.close()
         worker.terminate()
         await worker.wait()
+
+
+async def drain(dsn: str, runner: str) -> None:
+    """A worker process with its scheduler, by the library or without it, until the parent says stop."""
+    async with engine(dsn) as made:
+        dispatch = PostgresDispatch(made)
+        action = AppRunner(app) if runner == "library" else Counter(DRAINED)
+        settings = WorkerSettings(name=runner, slots=1_000, tasks=tuple(app.tasks))
+        worker = Worker(dispatch, {TaskAction: action}, settings)
+        if isinstance(action, AppRunner):
+            action.attach(worker, dispatch)
+        scheduler = Scheduler(made)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        began = time.process_time()
+        scheduler.start()
+        running = asyncio.create_task(worker.run())
+        await asyncio.to_thread(sys.stdin.readline)
+        used = time.process_time() - began
+        worker.stop()
+        await running
+        await scheduler.stop()
+    print(used)  # after all lines of logs
+
+
+async def drained_by(dsn: str, runner: str) -> tuple[float, float]:
+    """Executions per second of a backlog, and microseconds of the worker process's own time for each."""
+    connection = await asyncpg.connect(dsn)
+    before = await connection.fetchval(_ENDED)
+    await app.enqueue_many(remind.bind(n, PAD) for n in range(DRAINED))
+    child = spawn("drain", dsn, runner)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdout.readline()
+    began = time.monotonic()
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    while await connection.fetchval(_ENDED) - before < DRAINED:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    took = time.monotonic() - began
+    own, _ = child.communicate("stop\n")
+    await connection.close()
+    return DRAINED / took, float(own.split()[-1]) / DRAINED * 1e6
+
+
+async def drains(dsn: str) -> dict[str, object]:
+    await drained_by(dsn, "engine")  # PostgreSQL creates the files of its log
+    turns = [[await drained_by(dsn, by) for by in ("engine", "library")] for _ in range(DRAINS)]
+    sides = list(zip(*turns, strict=True))
+    rates = [statistics.median(rate for rate, _ in side) for side in sides]
+    own = [statistics.median(us for _, us in side) for side in sides]
+    return {
+        "drain_per_second": round(rates[1]),
+        "drain_without_library_per_second": round(rates[0]),
+        "drain_ratio": round(statistics.median(b[0] / a[0] for a, b in turns), 3),
+        "drain_worker_us": round(own[1], 1),
+        "drain_worker_without_library_us": round(own[0], 1),
+    }
 
 
 async def bulk() -> float:
@@ -160,6 +226,7 @@ async def starts() -> list[float]:
 async def measure(dsn: str) -> None:
     app.url = dsn
     async with app:
+        drained = await drains(dsn)
         by_one, by_two = [await computed_by(dsn, processes) for processes in (1, 2)]
         late = await starts()
         one = await single()
@@ -177,6 +244,7 @@ async def measure(dsn: str) -> None:
         transaction_with_plain_insert_us=round(plain * 1e6),
         transaction_ratio=round(ours / plain, 2),
         import_ms=import_ms(),
+        **drained,
         computed_per_second_1_process=per_second(COMPUTED, by_one),
         computed_per_second_2_processes=per_second(COMPUTED, by_two),
     )
@@ -198,5 +266,8 @@ def import_ms() -> float:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["drain"]:
+        uvloop.run(drain(*sys.argv[2:]))
+        sys.exit()
     with server() as dsn:
         uvloop.run(measure(dsn))

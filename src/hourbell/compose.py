@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -53,6 +54,7 @@ from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App, no_database
 from hourbell.sdk.running import AppRunner, WorkerOptions, declared_terms, entered
 from hourbell.sdk.schedules import manifest_of
+from hourbell.security.access import COMMAND_LINE
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
 from hourbell.settings import ALL_QUEUES, Settings, from_environment
@@ -62,6 +64,9 @@ from hourbell.store.embedded import EmbeddedServer, embedded_dsn
 from hourbell.store.migrations import MARK_SECONDS, is_migrated, mark_used, migrate
 from hourbell.worker.counts import RunCounts
 from hourbell.worker.runtime import Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    from litestar import Litestar
 
 log = structlog.get_logger(component="process")
 
@@ -233,6 +238,22 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
         elif not await is_migrated(dsn):
             raise ConfigurationError(_NOT_MIGRATED)
         yield await stack.enter_async_context(open_engine(dsn, settings))
+
+
+@asynccontextmanager
+async def unserved_api(settings: Settings) -> AsyncIterator[Litestar]:
+    """The API on the configured database, for this process alone: without a port, and without keys."""
+    require_extras("A command that works straight on the database", "server")
+    from hourbell.api.app import create_app
+
+    async with command_engine(settings) as engine:
+        clock = DatabaseClock(engine.database)
+        await clock.now()
+        counts = RunCounts(engine.metrics, clock.estimated_timestamp, clock.monotonic)
+        remote = RemoteWorkers(PostgresDispatch(engine), settings.lease_seconds, counts.sent)
+        parts = Running(engine, clock, set(), None, None)
+        ring = KeyRing.parse(settings.secret_keys)
+        yield create_app(engine, parts, ring, remote, True, caller=COMMAND_LINE)
 
 
 async def join_or_open_database(

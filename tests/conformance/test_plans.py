@@ -844,6 +844,19 @@ def _(s: Scene) -> Case:
     return listing(O["tenant_counts"], [1, 1000], rows=5_500, buffers=20_000)
 
 
+@case("what the executions of a page wait for")
+def _(s: Scene) -> Case:
+    ids, now = s.parked_jobs[:500], s.now
+    return listing(
+        queries("limits")["waits"], [ids, now, ["default"] * len(ids)], rows=2_000, buffers=8_000
+    )
+
+
+@case("what waits of tenants")
+def _(s: Scene) -> Case:
+    return listing(O["waiting"], [[1, 2, 3], s.now, 1000, 500], rows=8_000, buffers=30_000)
+
+
 @case("metrics of the cell")
 def _(s: Scene) -> Case:
     minute = timedelta(minutes=1)
@@ -891,6 +904,18 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     args = [s.now + timedelta(hours=24), 1000]
     return listing(F["firing_by"], args, rows=1_100, buffers=3_000)
+
+
+@case("executions of a minute of a forecast")
+def _(s: Scene) -> Case:
+    args = [s.now, s.now + timedelta(minutes=1), 101, 7, 1000]
+    return listing(F["waiting_in"], args, rows=20_000, buffers=60_000)
+
+
+@case("jobs of a minute of a forecast")
+def _(s: Scene) -> Case:
+    at = s.now + timedelta(hours=1)
+    return listing(F["members_at"], [[1, 2, 3], [at] * 3, 7, 101, 1000], rows=3_500, buffers=9_000)
 
 
 @case("members of a forecast")
@@ -1005,6 +1030,20 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     args = creating(s, 20, unique=s.unique_keys[:20], replaces=True)
     return Case(J["create_jobs"], args, rows=500, buffers=20_000)
+
+
+@case("enqueueing a job, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2)"
+    args = ['[{"task": "plan-guard", "tenant": "tenant-1"}]', ["{}"]]
+    return Case(statement, args, rows=10, buffers=200, before=[PLAN_GUARD_TASK])
+
+
+@case("enqueueing a job with many options, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2)"
+    term = '[{"task": "plan-guard", "tenant": "tenant-1", "labels": {"a": "b"}, "deadline_seconds": 9}]'
+    return Case(statement, [term, ["{}"]], rows=10, buffers=200, before=[PLAN_GUARD_TASK])
 
 
 @case("enqueueing a job with a unique key, in a user's own transaction")

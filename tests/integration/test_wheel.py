@@ -178,7 +178,16 @@ def test_a_command_that_needs_an_extra_says_what_to_install(
     code, _, said = run(bin_folder, "hourbell", command, **variables)
     assert code == 2
     assert said.startswith(f'hourbell: "hourbell {command}" needs the extra'), said
-    assert said.endswith(f"Install it: pip install {extra}.\n")
+    them = "them" if "," in extra else "it"
+    assert said.endswith(f"Install {them}: pip install {extra}.\n")
+
+
+def test_a_command_straight_on_the_database_needs_the_server_too(bin_folder: Path) -> None:
+    url = {"HOURBELL_DATABASE_URL": "postgresql:///x"}
+    code, _, said = run(bin_folder, "hourbell", "jobs", "list", **url)
+    assert code == 2
+    assert 'works straight on the database needs the extra "server"' in said
+    assert said.endswith('Install it: pip install "hourbell[server]".\n')
 
 
 @pytest.mark.parametrize(

@@ -214,12 +214,9 @@ def scrolls_sideways(page: Page) -> bool:
     return wider
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_page_is_accessible_quiet_and_fits_in_both_themes_and_at_both_widths(
-    watched: Watched, name: str
-) -> None:
+def looked_at(watched: Watched, name: str) -> list[str]:
+    """What is wrong with the open page, in both themes and at all widths; screenshots of it are kept."""
     page, found = watched.page, []
-    watched.open(address(watched.server, PAGES[name]))
     for width, theme in (
         ("wide", "light"),
         ("wide", "dark"),
@@ -241,8 +238,17 @@ def test_every_page_is_accessible_quiet_and_fits_in_both_themes_and_at_both_widt
     for pixels in OTHER_WIDTHS:
         page.set_viewport_size({"width": pixels, "height": 900})
         found += [f"{pixels}: scrolls sideways"] if scrolls_sideways(page) else []
-    assert found + watched.problems() == []
-    assert page.locator("h1").count() == 1
+    page.set_viewport_size(WIDE)
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_accessible_quiet_and_fits_in_both_themes_and_at_both_widths(
+    watched: Watched, name: str
+) -> None:
+    watched.open(address(watched.server, PAGES[name]))
+    assert looked_at(watched, name) + watched.problems() == []
+    assert watched.page.locator("h1").count() == 1
 
 
 def test_why_a_job_did_not_run_is_one_click_from_what_needs_attention(watched: Watched) -> None:
@@ -675,6 +681,37 @@ def test_the_overview_changes_by_itself(watched: Watched) -> None:
     assert watched.problems() == []
 
 
+def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    counts = server.ask("GET", "/api/v1/tenants/default")["counts"]
+    assert counts["waiting"] > counts["parked"]  # that of shop.resize has no worker
+    for path in ("/tenants", "/tenants/default"):
+        watched.open(path)
+        waiting = page.locator("main a[href*='tenant_id=default&status=QUEUED']")
+        expect(waiting).to_contain_text(str(counts["waiting"]))
+    waiting.click()
+    expect(page.locator("tbody tr")).to_have_count(counts["waiting"])
+    row = page.locator("tbody tr").filter(has_text="resize-now")
+    expect(row).to_contain_text("Queued: no worker for its task")
+    assert watched.problems() == []
+
+
+def test_the_list_of_executions_says_by_what_it_is_ordered(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    job = server.ids["price-sync"]
+    for query, field, title in (
+        ("", "created_at", "Created"),
+        (f"?job_id={job}", "scheduled_for", "Scheduled"),
+    ):
+        items = server.ask("GET", f"/api/v1/executions{query}")["items"]
+        times = [item[field] for item in items]
+        assert times == sorted(times, reverse=True)
+        watched.open(f"/executions{query}")
+        expect(page.locator("th[aria-sort=descending]")).to_have_text(title)
+        expect(page.locator("main")).to_contain_text(f"latest {title.lower()} first")
+    assert watched.problems() == []
+
+
 def test_what_failed_is_one_click_from_all_executions(watched: Watched) -> None:
     page = watched.page
     watched.open("/executions")
@@ -697,6 +734,24 @@ def test_jitter_spreads_a_herd_over_the_chosen_seconds(watched: Watched) -> None
     )
     assert int(before) >= 40  # the settlements of 02:00 in Berlin
     assert int(after) <= 2
+    assert watched.problems() == []
+
+
+def test_a_minute_of_the_forecast_opens_its_jobs(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    watched.open("/forecast?tenant_id=acme")
+    minutes = server.ask("GET", "/api/v1/forecast?tenant_id=acme")["minutes"]
+    most = max(minutes, key=lambda minute: minute["executions"])["executions"]
+    assert most >= 40  # the settlements of 02:00 in Berlin
+    busiest = page.locator("[data-cell][tabindex='0']")
+    expect(busiest).to_have_attribute("aria-label", re.compile(f", {most}$"))
+    busiest.focus()
+    page.keyboard.press("Enter")
+    table = page.get_by_role("table", name="Jobs of this minute")
+    expect(table.locator("tbody tr")).to_have_count(most)
+    page.reload()  # the minute is in the address
+    table.get_by_role("link", name="settlement-039").click()
+    expect(page.get_by_role("heading", name="settlement-039", level=1)).to_be_visible()
     assert watched.problems() == []
 
 
@@ -775,8 +830,8 @@ def test_a_key_opens_the_page_that_was_asked_for_and_is_not_kept(
     page.get_by_label("API key").fill("hb_" + "x" * 43)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_text("This key is not known, or was revoked.")).to_be_visible()
-    assert watched.axe() == []
-    page.screenshot(path=ARTEFACTS / "sign-in-light-wide.png")
+    page.get_by_text("How do I get a key?").click()
+    assert looked_at(watched, "sign-in") == []
     page.get_by_label("API key").fill(admin)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
@@ -787,6 +842,22 @@ def test_a_key_opens_the_page_that_was_asked_for_and_is_not_kept(
     page.get_by_role("button", name=re.compile("admin of the tests")).click()
     page.get_by_role("menuitem", name="Sign out").click()
     expect(page.get_by_label("API key")).to_be_visible()
+
+
+def test_the_keys_are_listed_with_what_is_theirs(watched: Watched, admin: str) -> None:
+    server = watched.server
+    long = {"name": "a-name-without-a-space-" * 4, "role": "worker"}
+    made = server.ask("POST", "/api/v1/keys", long, admin)
+    server.ask("DELETE", f"/api/v1/keys/{made['key_id']}", key=admin)
+    key(server, "producer", admin, "acme")
+    sign_in(watched, admin)
+    watched.said.clear()  # before, it was told that it is not signed in
+    watched.open("/keys")
+    rows = watched.page.locator("tbody tr")
+    expect(rows.filter(has_text=long["name"])).to_contain_text("revoked")
+    expect(rows.filter(has_text="producer of the tests")).to_contain_text("acme")
+    expect(rows.filter(has_text="(yours)")).to_contain_text("admin of the tests")
+    assert looked_at(watched, "keys-with-rows") + watched.problems() == []
 
 
 WRITES = re.compile(

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from hourbell.cli.main import COMMANDS
+from hourbell.cli.roles import worker_command
 
 SERVE_OR_SEND = ("litestar", "uvicorn", "aiohttp")
 
@@ -52,3 +54,14 @@ print(structlog.dev.rich is not None)
     command_line = [sys.executable, "-c", script, *command.split()]
     done = subprocess.run(command_line, capture_output=True, check=True)
     assert done.stdout.decode().split() == [str(has_rich)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--queues", ",", "name a queue, such as mail,default"), ("--drain", "-1", "is not in the")],
+)
+def test_an_option_of_a_worker_that_means_nothing_is_refused(
+    option: str, value: str, said: str
+) -> None:
+    done = CliRunner().invoke(worker_command, ["shop:app", option, value])
+    assert (done.exit_code, said in done.stderr) == (2, True), done.stderr

@@ -24,7 +24,7 @@ from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
 from hourbell.engine.views.dead_letter_groups import DeadLetterGroups
 from hourbell.engine.views.explain import Explanation
-from hourbell.engine.views.forecast import Forecast
+from hourbell.engine.views.forecast import Forecast, ForecastMinute
 from hourbell.engine.views.job_details import JobDetails, PauseDetails
 from hourbell.engine.views.pages import Page
 from hourbell.engine.views.preview import SchedulePreview
@@ -225,6 +225,26 @@ def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:
         field: named.name,
         **render_limits(named.settings),
         "counts": None if named.counts is None else named.counts | {"at_least": named.at_least},
+    }
+
+
+def render_forecast_minute(found: ForecastMinute) -> dict[str, Any]:
+    """What will be due in a minute."""
+    return {
+        "at": format_instant(found.at),
+        "items": [
+            {
+                "at": format_instant(each.at),
+                "job_id": job_text(each.job_id),
+                "job_name": each.job_name,
+                "tenant_id": each.tenant_id,
+                "execution_id": None
+                if each.execution_id is None
+                else execution_text(each.execution_id),
+            }
+            for each in found.items
+        ],
+        "more": found.more,
     }
 
 

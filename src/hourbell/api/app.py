@@ -42,6 +42,7 @@ from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.engine.views.overview import Peaks
 from hourbell.model.errors import HourbellError
+from hourbell.security.access import Caller
 from hourbell.security.sealing import KeyRing
 
 ROUTES = (
@@ -74,12 +75,14 @@ def create_app(
     remote: RemoteWorkers,
     local: bool,
     events: Events | None = None,
+    caller: Caller | None = None,
 ) -> Litestar:
     """An application that serves this engine; `local` means only this machine can reach it.
 
-    `events`: the streams of events, for a caller that ends them.
+    `events`: the streams of events, for a caller that ends them. `caller`: of all requests, which
+    then need no key; for an application that is not served.
     """
-    authenticator = Authenticator(engine, local)
+    authenticator = Authenticator(engine, local, caller)
     document = msgspec.json.encode(describe(ROUTES))
     dashboard = Dashboard()
     constants = {

@@ -11,13 +11,21 @@ from hourbell.api.answers import (
     answer,
     render_audit,
     render_forecast,
+    render_forecast_minute,
     render_page,
     render_resource,
 )
-from hourbell.api.queries import ForecastQuery, PageQuery, TenantPageQuery, TenantsQuery
+from hourbell.api.queries import (
+    ForecastMinuteQuery,
+    ForecastQuery,
+    PageQuery,
+    TenantPageQuery,
+    TenantsQuery,
+)
 from hourbell.api.requests import (
     AnyRequest,
     read_hours,
+    read_minute,
     read_page_request,
     read_tenant_page_request,
     read_tenants_query,
@@ -113,6 +121,12 @@ async def list_audit(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
 async def get_forecast(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     hours, tenant_id = read_hours(request)
     return answer(render_forecast(await forecasts.forecast(engine, hours, tenant_id)))
+
+
+async def get_forecast_minute(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    at, tenant_id = read_minute(request)
+    found = await forecasts.forecast_minute(engine, at, tenant_id)
+    return answer(render_forecast_minute(found))
 
 
 ROUTES = (
@@ -231,5 +245,18 @@ ROUTES = (
         ),
         query=ForecastQuery,
         answers={200: "Forecast"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/forecast/minute",
+        handler=get_forecast_minute,
+        access=READ,
+        summary="List the jobs that will be due in a minute",
+        description=(
+            "At most 100, by time: those that the forecast counts, and also those whose schedule "
+            "excludes the date."
+        ),
+        query=ForecastMinuteQuery,
+        answers={200: "ForecastMinute"},
     ),
 )

@@ -65,7 +65,7 @@ from hourbell.engine.operations import audit, bulk_changes, change, runs, upsert
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views import executions, explain, job_details, job_keys, jobs
 from hourbell.model.ids import job_text, parse_job_id
-from hourbell.model.jobs import Job, Pause
+from hourbell.model.jobs import Job
 from hourbell.security.access import OPERATE, PRODUCE, READ
 
 JOBS = "/api/v1/jobs"
@@ -181,7 +181,7 @@ async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) 
 
 async def pause_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     document, write = await read_optional_write(request)
-    pause = Pause() if document is None else parse_pause(document)
+    pause = parse_pause(document)
     write = conditional(request, write)
     return await _job(engine, await change.pause_job(engine, parse_job_id(job_id), write, pause))
 

@@ -139,6 +139,10 @@ class ForecastQuery(TenantQuery):
     hours = Field(Integer(1, MAX_HOURS), default=DEFAULT_HOURS)
 
 
+class ForecastMinuteQuery(TenantQuery):
+    at = Field(Instant(), required=REQUIRED, description="Any instant of the minute.")
+
+
 class OverviewQuery(Document):
     window = Field(Choice({name: name for name in WINDOWS}), default=DEFAULT_WINDOW)
 

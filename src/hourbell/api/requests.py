@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from hourbell.api.queries import (
     DeletionQuery,
     EventsQuery,
     ExecutionsQuery,
+    ForecastMinuteQuery,
     ForecastQuery,
     JobExecutionsQuery,
     JobsQuery,
@@ -258,13 +260,13 @@ async def read_tenant_write(request: AnyRequest) -> tuple[Write, str | None]:
     return await _bare_write(request, _key(request)), tenant
 
 
-async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write]:
-    """A write whose body is optional."""
+async def read_optional_write(request: AnyRequest) -> tuple[object, Write]:
+    """A write whose body is optional: without one the document is empty. `null` is a body."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
     if not body:
-        return None, _write(request, key, b"")
+        return {}, _write(request, key, b"")
     document = _document(request, body, (JSON,))
     return document, _write(request, key, _canonical_json(document))
 
@@ -361,6 +363,15 @@ def read_hours(request: AnyRequest) -> tuple[int, str | None]:
     hours, tenant = query.hours, query.tenant_id
     _finish(query)
     return hours, tenant
+
+
+def read_minute(request: AnyRequest) -> tuple[datetime, str | None]:
+    """Which minute of the forecast to list, and for which tenant."""
+    query = _query(request, ForecastMinuteQuery)
+    at, tenant = query.at, query.tenant_id
+    _finish(query)
+    assert at is not None  # it is required
+    return at, tenant
 
 
 def read_window(request: AnyRequest) -> str:

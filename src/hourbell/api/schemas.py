@@ -194,6 +194,7 @@ def _responses() -> dict[str, Schema]:
         "Target": _named("host", LimitsDocument, "parked"),
         "TargetPage": _page("Target"),
         "Forecast": _forecast(),
+        "ForecastMinute": _forecast_minute(),
         "Overview": _overview(),
         "Worker": response_object_of(_worker()),
         "WorkerPage": _page("Worker"),
@@ -563,6 +564,9 @@ def _execution() -> Schema:
                 ),
             },
             "reason": or_null(_choice(Reason)),
+            "waiting_for": or_null(
+                _text("What it waits for, as the code of an explanation. Null: it runs, or ended.")
+            ),
             "scheduled_for": _instant("The nominal time."),
             "started_at": or_null(_instant("Start of the latest attempt.")),
             "finished_at": or_null(_instant()),
@@ -697,7 +701,7 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
         **_array({"enum": list(counts)}),
         "description": (
             f"Counts that are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
-            f"examining that many running executions."
+            f"examining so many executions of the cell."
         ),
     }
     return response_object_of(
@@ -722,6 +726,23 @@ def _tenant() -> Schema:
         ),
     }
     return response_object_of(named["properties"] | shares)
+
+
+def _forecast_minute() -> Schema:
+    job = {
+        "at": _instant("When it is due."),
+        "job_id": _job_id(),
+        "job_name": or_null(_text()),
+        "tenant_id": _text(),
+        "execution_id": or_null(_execution_id()),
+    }
+    return response_object_of(
+        {
+            "at": _instant("The start of the minute."),
+            "items": _array(response_object_of(job)),
+            "more": {"type": "boolean", "description": "There may be others."},
+        }
+    )
 
 
 def _forecast() -> Schema:

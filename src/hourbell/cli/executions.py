@@ -128,8 +128,10 @@ def _cells(execution: Execution) -> Sequence[str]:
 
 
 def status_text(execution: Execution) -> str:
-    """The status, with the reason of an end that is not the usual one."""
+    """The status, with the reason of an end that is not the usual one, or of the wait."""
     reason = execution.reason
+    if reason is None and execution.waiting_for not in ("not_due", "retrying"):
+        reason = execution.waiting_for
     return execution.status if reason is None else f"{execution.status}({reason})"
 
 
@@ -151,6 +153,7 @@ def _print_execution(session: Session, execution: Execution) -> None:
             ("Job", f"{execution.job_id} {execution.job_name or ''}".strip()),
             ("Status", execution.status),
             ("Reason", execution.reason),
+            ("Waits for", execution.waiting_for),
             ("Tenant", execution.tenant_id),
             ("Queue", execution.queue),
             ("Origin", execution.origin),

@@ -16,7 +16,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -130,11 +130,17 @@ def open_client(profile: str | None) -> Iterator[SyncClient]:
     """A client of the chosen server; errors end the command."""
     with errors_as_exits():
         server = choose_server(os.environ, profile)
-    with (
-        errors_as_exits(server),
-        SyncClient(server.url, server.api_key, retries=_RETRIES) as client,
-    ):
+    with errors_as_exits(server), _client_of(server) as client:
         yield client
+
+
+def _client_of(server: Server) -> AbstractContextManager[SyncClient]:
+    if server.is_direct:
+        # Here, because a command that calls a server needs no engine.
+        from hourbell.cli.direct import direct_client
+
+        return direct_client(os.environ)
+    return SyncClient(server.url, server.api_key, retries=_RETRIES)
 
 
 def limit_options(command: Callable[P, T]) -> Callable[P, T]:

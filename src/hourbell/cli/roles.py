@@ -38,7 +38,11 @@ def scheduler_command() -> None:
 @click.option("--queues", help="Comma-separated. [default: those of the app's tasks]")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @click.option(
-    "--drain", type=float, default=25.0, show_default=True, help="Seconds for running tasks to end."
+    "--drain",
+    type=click.FloatRange(0, 86_400),
+    default=25.0,
+    show_default=True,
+    help="Seconds for running tasks to end.",
 )
 @click.option(
     "--lease", type=click.IntRange(1, 3600), help="Seconds. [default: HOURBELL_LEASE_SECONDS]"
@@ -89,7 +93,7 @@ def worker_command(
     from hourbell.sdk.running import WorkerOptions
 
     options = WorkerOptions(
-        queues=None if queues is None else tuple(filter(None, queues.split(","))),
+        queues=None if queues is None else _names(queues),
         concurrency=concurrency,
         drain_seconds=drain,
         lease_seconds=lease,
@@ -110,6 +114,13 @@ def worker_command(
         lambda settings, parts: worker_greeting(app, options),
         control,
     )
+
+
+def _names(queues: str) -> tuple[str, ...]:
+    names = tuple(name for each in queues.split(",") if (name := each.strip()))
+    if not names:
+        raise click.BadParameter("name a queue, such as mail,default", param_hint="--queues")
+    return names
 
 
 def _address(text: str) -> tuple[str, int]:

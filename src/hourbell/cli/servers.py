@@ -15,7 +15,7 @@ import msgspec
 from hourbell.model.errors import ConfigurationError
 
 URL_VARIABLE, API_KEY_VARIABLE = "HOURBELL_URL", "HOURBELL_API_KEY"
-PROFILE_VARIABLE = "HOURBELL_PROFILE"
+PROFILE_VARIABLE, DATABASE_VARIABLE = "HOURBELL_PROFILE", "HOURBELL_DATABASE_URL"
 
 _LOCAL_HOST, _LOCAL_PORT = "127.0.0.1", "8080"
 _ANY_ADDRESS = ("0.0.0.0", "::")  # nosec B104
@@ -28,6 +28,7 @@ class Server(msgspec.Struct, frozen=True):
     url: str
     api_key: str | None
     is_named: bool  # False: the local `hourbell up`, because nothing else was chosen
+    is_direct: bool = False  # no server is called: this process works on HOURBELL_DATABASE_URL
 
 
 class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +41,10 @@ class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
-    """The server of the profile, of the environment, of the default profile, or the local one."""
+    """The server of the profile, of the environment, of the default profile, or the local one.
+
+    If none is named and there is HOURBELL_DATABASE_URL, no server is called.
+    """
     if profile is not None:
         return _from_profile(env, profile)
     url, key = env.get(URL_VARIABLE), env.get(API_KEY_VARIABLE) or None
@@ -54,7 +58,9 @@ def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
     host = env.get("HOURBELL_HOST") or _LOCAL_HOST
     host = _LOCAL_HOST if host in _ANY_ADDRESS else host
     host = f"[{host}]" if ":" in host else host
-    return Server(f"http://{host}:{env.get('HOURBELL_PORT') or _LOCAL_PORT}", key, is_named=False)
+    url = f"http://{host}:{env.get('HOURBELL_PORT') or _LOCAL_PORT}"
+    is_direct = key is None and bool(env.get(DATABASE_VARIABLE))
+    return Server(url, key, is_named=False, is_direct=is_direct)
 
 
 def config_path(env: Mapping[str, str]) -> Path:

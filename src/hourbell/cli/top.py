@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
+import signal
 import sys
+import termios
 import time
-from collections.abc import Iterator, Sequence
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 
 import click
 
@@ -35,19 +42,60 @@ _SEVERITIES = {"error": "failure", "warning": "warning", "info": "ok"}  # as in 
 @click.option("--once", is_flag=True, help="Print it once, as in a pipe.")
 @remote
 def top_command(session: Session, window: str, every: float, once: bool) -> None:
-    """Show what runs, what waits and what needs attention, again and again, until Ctrl-C."""
-    while True:
+    """Show what runs, what waits and what needs attention, again and again, until `q`."""
+    if session.as_json:
+        print_json(session.client.cell.overview(window=window))
+        return
+    if once or not sys.stdout.isatty():
         overview = session.client.cell.overview(window=window)
-        if session.as_json:
-            print_json(overview)
-            return
-        if once or not sys.stdout.isatty():
-            click.echo("\n".join(top_lines(overview, _WIDTH_IN_A_PIPE, False, _can_show_blocks())))
-            return
-        size = shutil.get_terminal_size()
-        lines = top_lines(overview, size.columns, uses_color(), _can_show_blocks())
-        click.echo(_CLEAR + "\n".join(on_screen(lines, size.lines)))
-        time.sleep(every)
+        click.echo("\n".join(top_lines(overview, _WIDTH_IN_A_PIPE, False, _can_show_blocks())))
+        return
+    with _keyboard() as is_left:
+        while True:
+            overview = session.client.cell.overview(window=window)
+            size = shutil.get_terminal_size()
+            lines = top_lines(overview, size.columns, uses_color(), _can_show_blocks())
+            click.echo(_CLEAR + "\n".join(on_screen(lines, size.lines)))
+            if is_left(every):
+                return
+
+
+@contextmanager
+def _keyboard() -> Iterator[Callable[[float], bool]]:
+    """A function that waits so many seconds for the key `q`, and returns whether it was pressed.
+
+    Meanwhile the terminal gives out keys at once and does not show them. However the command ends,
+    it is afterwards as it was.
+    """
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    # By default a terminated process cleans up nothing.
+    ended_by = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        tty.setcbreak(terminal)
+        yield partial(_is_left, terminal)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, ended_by)
+
+
+def _is_left(terminal: int, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        readable, _, _ = select.select([terminal], [], [], left)
+        if readable:
+            keys = os.read(terminal, 1024)
+            if not keys or b"q" in keys:  # nothing: the terminal is gone
+                return True
+    return False
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
 
 
 def top_lines(overview: Overview, width: int, color: bool, blocks: bool) -> list[str]:

@@ -25,7 +25,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Self
 
-from hourbell.client.connections import AioConnections, PooledConnections, endpoint_of
+from hourbell.client.connections import (
+    AioConnections,
+    BlockingConnections,
+    PooledConnections,
+    endpoint_of,
+)
 from hourbell.client.errors import (
     AccessDenied,
     ClientError,
@@ -232,8 +237,11 @@ class SyncClient(_Resources[SyncRunner]):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         retries: int = DEFAULT_RETRIES,
     ) -> None:
-        self._connections = PooledConnections(endpoint_of(url, api_key, retries), timeout_seconds)
-        super().__init__(self._connections)
+        self._use(PooledConnections(endpoint_of(url, api_key, retries), timeout_seconds))
+
+    def _use(self, connections: BlockingConnections) -> None:
+        self._connections = connections
+        super().__init__(connections)
 
     def close(self) -> None:
         """Close the connections."""

@@ -12,6 +12,7 @@ import os
 import select
 import ssl
 import time
+from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -124,14 +125,11 @@ class AioConnections(AsyncRunner):
             self._session = None
 
 
-class PooledConnections(SyncRunner):
-    """Carries out plans with `http.client`."""
+class BlockingConnections(SyncRunner):
+    """Carries out plans, request by request; a subclass sends them."""
 
-    def __init__(self, endpoint: Endpoint, timeout_seconds: float) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._timeout_seconds = timeout_seconds
-        self._parts = _split(endpoint.url)
-        self._idle: deque[http.client.HTTPConnection] = deque(maxlen=MAX_IDLE_CONNECTIONS)
 
     def run(self, plan: Plan[T]) -> T:
         steps = steps_of(self._endpoint, plan)
@@ -147,6 +145,23 @@ class PooledConnections(SyncRunner):
                 learnt = None
             else:
                 learnt = self._send(step)
+
+    @abstractmethod
+    def _send(self, request: Request) -> Answer | Lost: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class PooledConnections(BlockingConnections):
+    """Carries out plans with `http.client`."""
+
+    def __init__(self, endpoint: Endpoint, timeout_seconds: float) -> None:
+        super().__init__(endpoint)
+        self._timeout_seconds = timeout_seconds
+        self._parts = _split(endpoint.url)
+        self._idle: deque[http.client.HTTPConnection] = deque(maxlen=MAX_IDLE_CONNECTIONS)
 
     def _send(self, request: Request) -> Answer | Lost:
         connection = self._connection()

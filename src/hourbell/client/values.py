@@ -267,6 +267,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     status: str
     reason: str | None
+    waiting_for: str | None  # a code of `Explanation`; None: it runs, or has ended
     scheduled_for: datetime
     started_at: datetime | None
     finished_at: datetime | None

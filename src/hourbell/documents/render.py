@@ -52,6 +52,7 @@ def render_execution(execution: Execution) -> dict[str, Any]:
         "created_at": format_instant(created_at(execution.execution_id)),
         "status": execution.status.value,
         "reason": execution.reason.value if execution.reason else None,
+        "waiting_for": execution.waiting_for,
         "scheduled_for": format_instant(execution.scheduled_for),
         "started_at": _instant(execution.started_at),
         "finished_at": _instant(execution.finished_at),

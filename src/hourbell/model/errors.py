@@ -351,10 +351,10 @@ class MissingExtra(ConfigurationError):
 
     def __init__(self, feature: str, extras: Sequence[str]) -> None:
         names = " and ".join(f'"{extra}"' for extra in extras)
-        kind = "extras" if len(extras) > 1 else "extra"
+        kind, them = ("extras", "them") if len(extras) > 1 else ("extra", "it")
         super().__init__(
             f"{feature} needs the {kind} {names}, which the library alone does not have. Install "
-            f'it: pip install "hourbell[{",".join(extras)}]".'
+            f'{them}: pip install "hourbell[{",".join(extras)}]".'
         )
 
 

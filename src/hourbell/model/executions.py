@@ -253,6 +253,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin.SCHEDULE
     status: ExecutionStatus
     reason: Reason | None = None
+    waiting_for: str | None = None  # a code as of `explain`; None: it runs, or has ended
     scheduled_for: datetime
     started_at: datetime | None = None  # of the latest attempt
     finished_at: datetime | None = None

@@ -6,8 +6,8 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -227,7 +227,8 @@ class AppConnections:
         await complete(self.engine, KeyRing.parse(""), number, token, outcome)
 
     async def view(self, job_id: int) -> JobView:
-        seen = await get_execution(self.engine, job_id)
+        with _may_be_uncommitted("job", job_text(job_id)):
+            seen = await get_execution(self.engine, job_id)
         return JobView(
             id=job_text(seen.job_id),
             task=seen.job_name or "",
@@ -242,7 +243,8 @@ class AppConnections:
         )
 
     async def explain(self, job_id: int) -> Explanation:
-        return await explain_execution(self.engine, job_id)
+        with _may_be_uncommitted("job", job_text(job_id)):
+            return await explain_execution(self.engine, job_id)
 
     async def wait(self, job_id: int, limit: Seconds) -> JobView:
         """The job when it has ended. It may not be visible yet: its transaction is open."""
@@ -258,7 +260,8 @@ class AppConnections:
         )
 
     async def group(self, group_id: int) -> GroupView:
-        seen = await get_group(self.engine, group_id)
+        with _may_be_uncommitted("group", group_text(group_id)):
+            seen = await get_group(self.engine, group_id)
         return GroupView(
             id=group_text(group_id),
             name=seen.name,
@@ -293,6 +296,20 @@ class AppConnections:
         left = max(seconds_of(limit) - (time.monotonic() - began), 0)
         assert view.then is not None  # it has ended
         return await self.wait(parse_job_id(view.then), left)
+
+
+@contextmanager
+def _may_be_uncommitted(kind: str, identifier: str) -> Iterator[None]:
+    """Say of a handle whose job or group does not exist that its transaction may be open."""
+    try:
+        yield
+    except NotFound as error:
+        error.message = (
+            f"There is no {kind} {identifier}. The transaction that enqueued it has not committed, or "
+            f"was rolled back: ask after its commit. What ended long ago is removed by retention."
+        )
+        error.args = (error.message,)
+        raise
 
 
 async def _polls(limit: Seconds) -> AsyncIterator[None]:

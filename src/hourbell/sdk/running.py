@@ -418,6 +418,11 @@ def load_app(target: str) -> App:
     An error inside the module is the user's, and is raised as it is.
     """
     module_name, _, name = target.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(
+            f"{target!r} does not name a module. Name the app as module:variable, such as "
+            f"shop.tasks:app for the file shop/tasks.py."
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -102,6 +102,12 @@ class Signature:
         """The arguments of a stored payload; raises Mismatch."""
         if not isinstance(payload, dict):
             raise Mismatch(f"The payload of {self._task} must be an object.")
+        if self._plain_types is not None and len(payload) == len(self._plain_types):
+            for name, kind in self._plain_types.items():
+                if type(payload.get(name)) is not kind:
+                    break
+            else:
+                return Arguments((), payload)  # what `convert` would return, in a third of the time
         if self._all_by_name:
             try:
                 decoded = msgspec.convert(
@@ -269,6 +275,14 @@ class Signature:
         return all(parameter.kind in kinds for parameter in self._parameters.values())
 
     @cached_property
+    def _plain_types(self) -> Mapping[str, type] | None:
+        """The types of the parameters, if each is what JSON has, and is passed by name."""
+        kinds = self._types.values()
+        if self._all_by_name and all(kind in (bool, int, str) for kind in kinds):
+            return self._types
+        return None
+
+    @cached_property
     def _optional(self) -> list[str]:
         return [name for name in self._parameters if name not in self._required]
 
@@ -382,9 +396,11 @@ class Signature:
         text = str(error)
         found, path = _EXPECTED.match(text), _PATH.search(text)
         name = "" if path is None else path["path"].partition(".")[0].partition("[")[0]
-        if found is None or name not in values:
+        if path is None or name not in values:
             return InvalidArguments(f"{self._task}: {text}. Nothing was enqueued.")
-        assert path is not None
+        if found is None:  # such as a value that an enum does not have
+            text = text.partition(" - ")[0]
+            return InvalidArguments(f"{self._task}: {path['path']}: {text}. Nothing was enqueued.")
         value = values[name]
         if path["path"] != name:
             return InvalidArguments(

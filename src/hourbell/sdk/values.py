@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from math import ceil, inf, isfinite
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from hourbell.errors import HourbellError, InvalidArguments
 from hourbell.model.policies import Backoff, Misfire, Overlap, Priority, RetryPolicy
 from hourbell.model.schedules import DstGap, DstOverlap
 
+E = TypeVar("E", bound=StrEnum)
 Seconds = float | timedelta
 PriorityLike = Priority | Literal["CRITICAL", "HIGH", "MEDIUM", "LOW"]
 OnDuplicateLike = Literal["reject", "keep", "replace"]
@@ -166,8 +168,8 @@ def cron(
         key=key,
         args=dict(args or {}),
         jitter_seconds=seconds_of(jitter, "jitter"),
-        misfire=Misfire(misfire),
-        overlap=Overlap(overlap),
+        misfire=_choice("misfire", Misfire, misfire),
+        overlap=_choice("overlap", Overlap, overlap),
         gap=gap,
         repeated=repeated,
         starts_at=_aware("starts_at", starts_at),
@@ -197,12 +199,20 @@ def every(
         key=key,
         args=dict(args or {}),
         jitter_seconds=seconds_of(jitter, "jitter"),
-        misfire=Misfire(misfire),
-        overlap=Overlap(overlap),
+        misfire=_choice("misfire", Misfire, misfire),
+        overlap=_choice("overlap", Overlap, overlap),
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
         exclude=tuple(exclude),
     )
+
+
+def _choice(name: str, kind: type[E], value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        values = ", ".join(each.value for each in kind)
+        raise InvalidArguments(f"{name}={value!r} must be one of {values}.") from None
 
 
 def check_options(
@@ -278,9 +288,16 @@ def seconds_of(value: Seconds, name: str | None = None) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     try:
+        if isinstance(value, str):  # which `float` would read
+            raise ValueError
         seconds = float(value)
     except OverflowError:
         seconds = inf
+    except (TypeError, ValueError):
+        given = repr(value) if name is None else f"{name}={value!r}"
+        raise InvalidArguments(
+            f"{given} is not a number: use a number of seconds, or a timedelta."
+        ) from None
     if not isfinite(seconds):
         given = f"{seconds:g}" if name is None else f"{name}={seconds:g}"
         raise InvalidArguments(

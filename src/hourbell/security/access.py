@@ -62,6 +62,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 # Where no key is required.
 ANONYMOUS = Caller("anonymous", KeyRole.ADMIN, None, key_name="anonymous")
+# A command that works straight on the database, which needs no key either.
+COMMAND_LINE = Caller("command line", KeyRole.ADMIN, None, key_name="command line")
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):

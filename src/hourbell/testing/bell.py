@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine, Times
+from hourbell.engine.life.admit import BATCH, Pass
 from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.errors import Cancel, Dead, RetryAfter, Snooze, StoreUnavailable
 from hourbell.model.executions import FATES, ExecutionStatus, Reason
@@ -30,7 +31,7 @@ from hourbell.store.database import Database
 from hourbell.store.function_set import for_this_build
 from hourbell.store.queries import queries
 from hourbell.testing.clock import VirtualClock, this_second
-from hourbell.testing.driver import Driver
+from hourbell.testing.driver import Agenda, Driver
 from hourbell.testing.errors import AttemptFailed, Misuse
 from hourbell.testing.runs import Run, Wanted, failed_assertion, read_runs, wanted
 from hourbell.testing.servers import in_database, running_server
@@ -228,7 +229,9 @@ class Bell(Enqueued):
         self._engine = Engine(database, DatabaseClock(database), _TIMES)
         self._concurrency = concurrency
         self._raises_by_default = self._raises = raises
-        self._driver = Driver(self._engine, self._move_clock, self._live_worker, self._turned)
+        self._driver = Driver(
+            self._engine, self._look, self._pass_gate, self._live_worker, self._turned
+        )
         self._faults = Faults()
         self._exceptions: dict[int, Exception] = {}  # of the attempts of a turn, by execution
         self._worker: SteppedWorker | None = None
@@ -359,10 +362,17 @@ class Bell(Enqueued):
         finally:
             self._is_driving = False
 
-    async def _move_clock(self, at: datetime, session: int | None) -> asyncpg.Record:
-        agenda = await self._database.row(_Q["move_clock"], at, session)
+    async def _look(self, at: datetime, session: int | None) -> Agenda:
+        row = await self._database.row(_Q["agenda"], at, session)
         self.clock._now = at
-        return agenda
+        work, next_work = frozenset(row["work"]), frozenset(row["next_work"])
+        return Agenda(at, work, row["woken_at"], row["next"], next_work)
+
+    async def _pass_gate(self, at: datetime) -> Pass:
+        grace = self._engine.times.grace
+        row = await self._database.row(_Q["pass_gate"], at, BATCH, grace)
+        self.clock._now = at
+        return Pass(row["examined"], row["more"], row["busy"])
 
     async def _run_one(self, driver: Driver, task: Task[..., Any]) -> int:
         __tracebackhide__ = True

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-import asyncpg
+import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.pauses import end_pauses
 from hourbell.engine.leader.watch import watch
-from hourbell.engine.life.admit import admit
+from hourbell.engine.life.admit import Pass
 from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships, plan
 from hourbell.engine.life.reap import expire, reap
@@ -35,21 +35,17 @@ MAX_TURNS_AT_ONCE = 10_000  # without time passing
 _FRUITLESS = 3  # turns without a claim, after which what is ready is for another worker
 _SOON = timedelta(milliseconds=100)  # the gate looks again at some parked rows after this
 _SWEEP = timedelta(seconds=1)  # how often the gate looks for rows that were committed late
-_FLAGS = (
-    "joining",
-    "planning",
-    "ending",
-    "due",
-    "woken",
-    "deadlines",
-    "expired",
-    "overdue",
-    "pauses",
-    "monitors",
-    "notices",
-    "groups",
-    "ready",
-)
+_OF_THE_GATE = frozenset({"due", "woken", "ready"})  # work for which a pass is enough
+
+
+class Agenda(msgspec.Struct, frozen=True):
+    """What there is to do at a moment."""
+
+    now: datetime
+    work: frozenset[str]  # kinds; see the query `agenda`
+    woken_at: datetime | None = None  # when the gate next looks at parked rows
+    next: datetime | None = None  # the next event,
+    next_work: frozenset[str] = frozenset()  # and what there will be to do then
 
 
 class Driver:
@@ -58,55 +54,57 @@ class Driver:
     def __init__(
         self,
         engine: Engine,
-        move_clock: Callable[[datetime, int | None], Awaitable[asyncpg.Record]],
+        look: Callable[[datetime, int | None], Awaitable[Agenda]],
+        pass_gate: Callable[[datetime], Awaitable[Pass]],
         worker: Callable[[], Awaitable[SteppedWorker]],
         turned: Callable[[Turn], Awaitable[None]],
     ) -> None:
         self._engine = engine
-        self._move_clock = move_clock  # sets it; returns the agenda of that moment
+        self._look = look  # sets the clock; returns the agenda of that moment
+        self._pass_gate = pass_gate  # sets the clock, too
         self._worker = worker  # the one that lives now
         self._turned = turned  # called after each turn; raises what the test must see
 
     async def until(self, now: datetime, end: datetime) -> datetime:
         """Let time pass from event to event; returns the time, which may be a little later."""
         worker = await self._worker()
+        agenda = await self._agenda(now, worker)
         while True:
-            now, following = await self._settle_moment(now, worker)
+            agenda = await self._settle_moment(agenda, worker)
             worker = await self._worker()  # the other one may have died
-            if following is None or following > end:
+            if agenda.next is None or agenda.next > end:
                 break
-            now = following
-        if now < end:
-            await self._move(end, worker)
+            agenda = Agenda(agenda.next, agenda.next_work)
+        if agenda.now < end:
+            await self._agenda(end, worker)
         await worker.renew()
-        return max(now, end)
+        return max(agenda.now, end)
 
     async def drain(self, now: datetime) -> datetime:
         """Do all that there is to do now; returns the time, which may be a little later."""
-        now, _ = await self._settle_moment(now, await self._worker())
-        return now
+        worker = await self._worker()
+        agenda = await self._settle_moment(await self._agenda(now, worker), worker)
+        return agenda.now
 
     async def admit(self, now: datetime) -> None:
         """Make ready what is due now, and run nothing."""
         worker = await self._worker()
-        await self._lead(await self._move(now, worker), now, worker)
+        await self._lead(await self._agenda(now, worker), worker)
 
-    async def _settle_moment(
-        self, now: datetime, worker: SteppedWorker
-    ) -> tuple[datetime, datetime | None]:
-        """Do all that there is to do at a moment; returns the time, and that of the next event."""
+    async def _settle_moment(self, agenda: Agenda, worker: SteppedWorker) -> Agenda:
+        """Do all that there is to do at a moment; returns what is left, with the next event."""
         runs: Counter[int] = Counter()
         turns = fruitless = 0
         may_sweep = True
         while True:
-            agenda = await self._move(now, worker)
-            if not any(agenda[flag] for flag in _FLAGS):
-                if agenda["woken_at"] is None or agenda["woken_at"] > now + _SOON:
-                    return now, agenda["next"]
-                now = agenda["woken_at"]
+            now = agenda.now
+            if not agenda.work:
+                if agenda.woken_at is None or agenda.woken_at > now + _SOON:
+                    return agenda
+                agenda = await self._agenda(agenda.woken_at, worker)
                 continue
-            await self._lead(agenda, now, worker)
-            turn = await worker.turn()
+            is_ready = await self._lead(agenda, worker)
+            turn = await worker.turn() if is_ready else Turn()
             turns += 1
             runs.update(one.execution_id for one in turn.claimed)
             _check_ends(turn, runs, turns, now)
@@ -114,42 +112,49 @@ class Driver:
             worker = await self._worker()
             fruitless = 0 if turn.claimed else fruitless + 1
             if fruitless >= _FRUITLESS:
-                if not (agenda["due"] and may_sweep):
-                    return now, agenda["next"]
+                if not ("due" in agenda.work and may_sweep):
+                    return await self._agenda(now, worker)
                 now, may_sweep, fruitless = now + _SWEEP, False, 0
+            agenda = await self._agenda(now, worker)
 
-    async def _move(self, now: datetime, worker: SteppedWorker) -> asyncpg.Record:
+    async def _agenda(self, now: datetime, worker: SteppedWorker) -> Agenda:
         session = worker.session
-        return await self._move_clock(now, None if session is None else session.id)
+        return await self._look(now, None if session is None else session.id)
 
-    async def _lead(self, agenda: asyncpg.Record, now: datetime, worker: SteppedWorker) -> None:
-        """What the leader does: the gate is the last of it."""
-        engine = self._engine
-        if agenda["deadlines"]:
+    async def _lead(self, agenda: Agenda, worker: SteppedWorker) -> bool:
+        """What the leader does: the gate is the last of it. Whether something may be ready."""
+        engine, now, work = self._engine, agenda.now, agenda.work
+        if not work <= _OF_THE_GATE:
+            await self._agenda(now, worker)  # sets the clock
+        if "deadlines" in work:
             while await expire(engine, None, now):
                 pass
-        if agenda["expired"]:
+        if "expired" in work:
             await worker.renew()  # or it would be taken for dead as well
             await reap(engine, None, now)
-        if agenda["overdue"]:
+        if "overdue" in work:
             await end_overdue(engine, None, now)
-        if agenda["pauses"]:
+        if "pauses" in work:
             await end_pauses(engine, now)
-        if agenda["joining"]:
+        if "joining" in work:
             await complete_joins(engine, now)
-        if agenda["planning"]:
+        if "planning" in work:
             while await plan(engine, None, now):
                 pass
-        if agenda["ending"]:
+        if "ending" in work:
             await end_memberships(engine, None, now)
-        if agenda["monitors"]:
+        if "monitors" in work:
             await watch(engine, None, now)
-        if agenda["notices"]:
+        if "notices" in work:
             await send_notices(engine, None, now)
-        if agenda["groups"]:
+        if "groups" in work:
             await follow_groups(engine, None, now)
-        while (await admit(engine, now)).more:
-            pass
+        is_ready = "ready" in work
+        more = True
+        while more:
+            passed = await self._pass_gate(now)
+            is_ready, more = is_ready or passed.examined > 0, passed.more
+        return is_ready
 
 
 def _check_ends(turn: Turn, runs: Counter[int], turns: int, now: datetime) -> None:

@@ -104,6 +104,7 @@ aopv-    GET     /api/v1/targets/{host}
 a----    PUT     /api/v1/targets/{host}
 ao---    GET     /api/v1/audit
 aopv-    GET     /api/v1/forecast
+aopv-    GET     /api/v1/forecast/minute
 
 aopv-    GET     /api/v1/overview
 aopv-    GET     /api/v1/workers

@@ -18,16 +18,6 @@ class Key:
 
 
 @schemathesis.hook
-def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-    """Without the examples, which test_openapi.py sends: here they would take the place of drawn data."""
-    for methods in raw_schema["paths"].values():
-        for operation in methods.values():
-            contents = operation.get("requestBody", {"content": {}})["content"].values()
-            for described in (*operation["parameters"], *contents):
-                described.pop("example", None)
-
-
-@schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if case.meta is not None and case.meta.is_negative_at(ParameterLocation.HEADER):
         return  # one that has been changed would pass for a valid one, also if its key is made up

@@ -44,6 +44,23 @@ async def test_a_change_of_another_version_is_refused_and_changes_nothing(
     assert (await change(api, job, what, '"7", "1"')).status == 200
 
 
+async def test_a_wrong_body_is_refused_as_such_whatever_the_version(api: Client):
+    job = await api.created(recurring())
+    stale = {"headers": {"If-Match": '"2"'}}
+    patched = await api.patch(job["path"], {"priority": "SOON"}, **stale)
+    assert patched.is_problem(422, "invalid_input")
+    paused = await api.post(job["path"] + "/pause", {"until": "tomorrow"}, **stale)
+    assert paused.is_problem(422, "invalid_input")
+
+
+@pytest.mark.parametrize("what", ["pause", "run"])
+async def test_null_is_a_body_and_no_object(api: Client, what: str):
+    job = await api.created(recurring())
+    answer = await api.send("POST", f"{job['path']}/{what}", body=b"null")
+    assert answer.is_problem(422, "invalid_input")
+    assert (await api.post(f"{job['path']}/{what}")).status in (200, 202)
+
+
 async def test_any_version_matches_a_star(api: Client):
     job = await api.created(recurring())
     assert (await change(api, job, "pause", "*")).status == 200

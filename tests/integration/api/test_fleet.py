@@ -1,5 +1,6 @@
 """GET /api/v1/workers, /nodes and /circuits; /tenants by share."""
 
+import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from hourbell.engine.operations.presence import (
 from integration.api.client import Client, bearing, made, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
 from integration.api.working import Hand
+from integration.life.support import eventually
 
 WORKERS = "/api/v1/workers"
 NOW = {"delay_seconds": 0}
@@ -159,6 +161,26 @@ async def test_tenants_are_listed_by_their_share_of_starts(api: Client, hand: Ha
     assert (own["tenant_id"], own["starts"], own["share"]) == ("beta", 3, None)
 
 
+async def test_a_worker_that_has_claimed_nothing_is_listed_while_its_claim_waits(api: Client):
+    idle = {"worker_id": "idle", "capacity": 1, "queues": ["mail"], "wait_seconds": 30}
+    waiting = asyncio.create_task(api.post("/internal/v1/executions/claim", idle, key=None))
+
+    async def listed() -> list[tuple[str, int]]:
+        items = (await api.get(WORKERS)).body["items"]
+        return [(item["state"], item["running"]) for item in items if item["worker_id"] == "idle"]
+
+    async def is_listed() -> bool:
+        return await listed() == [("alive", 0)]
+
+    await eventually(is_listed)
+    waiting.cancel()
+
+    async def is_gone() -> bool:
+        return await listed() == []
+
+    await eventually(is_gone)
+
+
 async def test_a_list_of_tenants_can_have_counts(api: Client, hand: Hand, engine: Engine):
     await api.created(one_time(name="waits", tenant_id="acme"))
     await api.created(one_time(name="runs", schedule=NOW, tenant_id="acme"))
@@ -171,6 +193,7 @@ async def test_a_list_of_tenants_can_have_counts(api: Client, hand: Hand, engine
     assert one["counts"] == {
         "jobs": 3,
         "running": 1,
+        "waiting": 0,
         "parked": 0,
         "not_planned": 0,
         "at_least": [],

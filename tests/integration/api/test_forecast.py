@@ -54,6 +54,64 @@ async def test_what_is_planned_already_is_counted_once(api: Client, engine: Engi
     assert before == after == 360
 
 
+async def due_in(api: Client, at: str, query: str = "") -> list[tuple[str, str, bool]]:
+    """The jobs of a minute: their names, tenants, and whether they are planned."""
+    body = (await api.get(f"{FORECAST}/minute?at={at.replace('+', '%2B')}{query}")).body
+    assert (body["at"], body["more"]) == (at, False)
+    return [
+        (each["job_name"], each["tenant_id"], each["execution_id"] is not None)
+        for each in body["items"]
+    ]
+
+
+async def test_the_jobs_of_each_minute_are_those_that_it_counts(api: Client, engine: Engine):
+    now = await engine.clock.now()
+    minute = (now.minute + 30) % 60
+    soon = format_instant(now + timedelta(minutes=60))
+    await api.created(hourly(minute, name="a", tenant_id="acme"))
+    await api.created(hourly(minute, name="b", tenant_id="beta"))
+    await api.created(recurring(name="often", schedule={"every_seconds": 600}))
+    await api.created(hourly(minute, name="ends", window={"ends_at": soon}))
+    paused = await api.created(hourly(minute, name="paused"))
+    await api.post(paused["path"] + "/pause")
+    await api.created(one_time(name="once", schedule={"delay_seconds": 3000}))
+    await plan(engine, None, await engine.clock.now())
+    found = await counts(api, "hours=2")
+    listed = {at: await due_in(api, at) for at in found}
+    assert {at: len(each) for at, each in listed.items()} == found
+    names = [name for each in listed.values() for name, _, _ in each]
+    assert {name: names.count(name) for name in names} == {
+        "a": 2,
+        "b": 2,
+        "often": 12,
+        "ends": 1,
+        "once": 1,
+    }
+    assert ("once", "default", True) in [each for jobs in listed.values() for each in jobs]
+    at = next(at for at, each in listed.items() if ("a", "acme", False) in each)
+    assert await due_in(api, at, "&tenant_id=beta") == [("b", "beta", False)]
+    assert await due_in(api, at, "&tenant_id=none") == []
+
+
+async def test_a_minute_with_many_jobs_says_that_there_are_more(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(forecasts, "MAX_DUE_JOBS", 2)
+    minute = ((await engine.clock.now()).minute + 30) % 60
+    for _ in range(3):
+        await api.created(hourly(minute))
+    at = next(iter(await counts(api)))
+    body = (await api.get(f"{FORECAST}/minute?at={at}")).body
+    assert (len(body["items"]), body["more"]) == (2, True)
+
+
+async def test_a_minute_of_the_past_has_nothing(api: Client):
+    await api.created(recurring(schedule={"every_seconds": 10}))
+    body = (await api.get(f"{FORECAST}/minute?at=2026-01-01T00:00:00Z")).body
+    assert (body["items"], body["more"]) == ([], False)
+    assert (await api.get(f"{FORECAST}/minute")).is_problem(422, "invalid_input")
+
+
 async def test_one_time_jobs_are_counted_at_their_time(api: Client):
     await api.created(one_time(schedule={"delay_seconds": 3000}))
     await api.created(one_time(schedule={"delay_seconds": 9000}))

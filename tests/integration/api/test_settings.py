@@ -17,6 +17,7 @@ from integration.api.test_list_jobs import STRANGE_TOKENS
 from integration.api.working import Hand
 
 NO_LIMITS: dict[str, Any] = {"max_concurrency": None, "rate_limit": None}
+NOW = {"delay_seconds": 0}
 KINDS = ["tenants", "queues", "targets"]
 
 
@@ -33,7 +34,7 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     }
     answer = await api.put(path, settings)
     assert answer.status == 200
-    counts = {"jobs": 0, "running": 0, "parked": 0, "not_planned": 0, "at_least": []}
+    counts = {each: 0 for each in resources.TENANT_COUNTS} | {"at_least": []}
     shares = dict.fromkeys(("starts", "share", "fair_share"))  # of lists only
     assert answer.body == {"tenant_id": "acme", **settings, "counts": counts, **shares}
     assert (await api.get(path)).body == answer.body
@@ -90,7 +91,14 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
     await api.created(recurring(tenant_id="acme"))
     assert len(await Hand(dispatch).claim()) == 2
     tenant = (await api.get("/api/v1/tenants/acme")).body["counts"]
-    assert tenant == {"jobs": 4, "running": 2, "parked": 0, "not_planned": 0, "at_least": []}
+    assert tenant == {
+        "jobs": 4,
+        "running": 2,
+        "waiting": 1,  # parked under its queue
+        "parked": 0,
+        "not_planned": 0,
+        "at_least": [],
+    }
     queue = (await api.get("/api/v1/queues/default")).body["counts"]
     assert (queue["ready"], queue["running"], queue["parked"]) == (0, 2, 1)
     await api.put("/api/v1/queues/default", {})
@@ -98,6 +106,52 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
     queue = (await api.get("/api/v1/queues/default")).body["counts"]
     assert (queue["ready"], queue["running"], queue["parked"]) == (1, 2, 0)
     assert queue["workers"] >= 1
+
+
+async def waiting(api: Client, *tenants: str) -> dict[str, object]:
+    """What waits, as the list and the pages of the tenants say; they must agree."""
+    listed = {
+        item["tenant_id"]: item["counts"]
+        for item in (await api.get("/api/v1/tenants?counts=true")).body["items"]
+    }
+    for tenant in tenants:
+        assert (await api.get(f"/api/v1/tenants/{tenant}")).body["counts"] == listed[tenant]
+    return {
+        tenant: ("at least", listed[tenant]["waiting"])
+        if "waiting" in listed[tenant]["at_least"]
+        else listed[tenant]["waiting"]
+        for tenant in tenants
+    }
+
+
+async def test_a_tenant_shows_all_that_waits_wherever_it_is(
+    api: Client, dispatch: PostgresDispatch
+):
+    for tenant, count in (("acme", 3), ("beta", 1)):
+        await api.post("/api/v1/jobs/batch", [one_time(tenant_id=tenant, schedule=NOW)] * count)
+    await api.created(one_time(tenant_id="acme"))  # its time has not come
+    assert await waiting(api, "acme", "beta") == {"acme": 3, "beta": 1}  # due
+    await api.put("/api/v1/tenants/acme", {"max_concurrency": 1})
+    await dispatch.admit()
+    assert (await api.get("/api/v1/tenants/acme")).body["counts"]["parked"] == 2
+    assert await waiting(api, "acme", "beta") == {"acme": 3, "beta": 1}  # ready, and parked
+    assert len(await Hand(dispatch).claim()) == 2
+    assert await waiting(api, "acme", "beta") == {"acme": 2, "beta": 0}
+
+
+async def test_what_waits_is_a_lower_bound_where_not_all_of_it_was_examined(
+    api: Client, dispatch: PostgresDispatch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(resources, "_EXAMINED", 5)
+    many = [one_time(tenant_id="acme", schedule=NOW)] * 20
+    await api.post("/api/v1/jobs/batch", [*many, one_time(tenant_id="beta", schedule=NOW)])
+    assert await waiting(api, "acme") == {"acme": ("at least", 5)}
+    await dispatch.admit()
+    # Ready executions are examined in the order in which they are served: the few of a tenant are among the first.
+    assert await waiting(api, "acme", "beta") == {
+        "acme": ("at least", 5),
+        "beta": ("at least", 1),
+    }
 
 
 async def test_a_count_stops_where_it_would_become_dear(

@@ -1,8 +1,18 @@
 """`hourbell doctor`, `hourbell forecast` and `hourbell top`, on a cell that works and on ones that do not."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import termios
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +20,7 @@ import asyncpg
 import pytest
 
 from conftest import in_database
-from integration.cli.conftest import Command
+from integration.cli.conftest import HOURBELL, Command
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
@@ -150,3 +160,87 @@ def test_the_overview_is_shown(hourbell: Command) -> None:
     assert whole["window"] == "1h"
     assert whole["leader"]["present"]
     assert hourbell("top", "--window", "2h").code == 2
+
+
+class OverviewOnce(BaseHTTPRequestHandler):
+    """Passes the first request on to a real server, and is broken from then on."""
+
+    url = ""
+    passed = False
+
+    def do_GET(self) -> None:
+        cls = type(self)
+        if cls.passed:
+            self.send_error(500)
+            return
+        cls.passed = True
+        with urllib.request.urlopen(cls.url + self.path) as answer:
+            body = answer.read()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def broken_later(up: dict[str, str]) -> Iterator[str]:
+    """The URL of a server that shows one overview."""
+    handler = type("Handler", (OverviewOnce,), {"url": f"http://127.0.0.1:{up['HOURBELL_PORT']}"})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("q", 0), ("Ctrl-C", 130), ("terminated", 143), ("error", 6)],
+)
+def test_the_overview_leaves_the_terminal_as_it_was(
+    hourbell: Command, broken_later: str, how: str, code: int
+) -> None:
+    ours, side = pty.openpty()
+    before = termios.tcgetattr(side)
+    process = subprocess.Popen(
+        [HOURBELL, "top", "--every", "1" if how == "error" else "3600"],
+        env=hourbell.env | ({"HOURBELL_URL": broken_later} if how == "error" else {}),
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        start_new_session=True,
+        # The terminal controls it: Ctrl-C is a key. Tests started in the background ignore the signal.
+        preexec_fn=lambda: (
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ),
+    )
+    seen = b""
+    while b"ttention" not in seen:  # the end of the picture
+        seen += os.read(ours, 65_536)
+    during = termios.tcgetattr(side)
+    assert during != before  # keys are read one by one
+    if how == "terminated":
+        process.terminate()
+    elif how != "error":
+        os.write(ours, b"q" if how == "q" else b"\x03")
+    drained = threading.Thread(target=drain, args=(ours,), daemon=True)
+    drained.start()
+    assert process.wait(60) == code, seen
+    assert termios.tcgetattr(side) == before
+    os.close(side)
+    drained.join()
+    os.close(ours)
+
+
+def drain(terminal: int) -> None:
+    """Read what a command still writes: it would wait for a full terminal."""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while os.read(terminal, 65_536):
+            pass

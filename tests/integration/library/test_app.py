@@ -258,8 +258,11 @@ async def test_a_job_of_an_open_transaction_is_waited_for(app: App, database: st
             await transaction.start()
             job = await app.get_task("remind").configure(connection=connection).enqueue(7)
             waiting = asyncio.create_task(job.result(20))
-            with pytest.raises(NotFound):
-                await job.get()
+            for ask in (job.get, job.explain, job.cancel):
+                with pytest.raises(
+                    NotFound, match="The transaction that enqueued it has not committed"
+                ):
+                    await ask()
             await transaction.commit()
             assert await waiting == "cart 7"
     finally:

@@ -257,6 +257,16 @@ async def test_a_quota_is_kept(conn: asyncpg.Connection) -> None:
     assert refused.value.sqlstate == "HB007"
 
 
+async def test_a_quota_counts_a_job_once_when_several_terms_name_the_tenant(
+    conn: asyncpg.Connection,
+) -> None:
+    await conn.execute("update hourbell.tenants set max_jobs = 3 where name = 'default'")
+    terms = [{"task": "shop.mail", "priority": priority} for priority in ("LOW", "HIGH")]
+    many = await attempt(conn, *["{}"] * 4, terms=terms, term_of=[1, 2, 1, 2])
+    assert [(place, outcome) for place, _, outcome, _, _ in many] == [(4, "over_quota")]
+    assert await outcomes(conn, *["{}"] * 3, terms=terms, term_of=[1, 2, 1]) == ["created"] * 3
+
+
 async def test_an_error_for_people_has_a_code_and_says_what_to_do(
     conn: asyncpg.Connection,
 ) -> None:
@@ -494,24 +504,63 @@ PLAIN = st.fixed_dictionaries(
         "trace_link": st.sampled_from([f"00-{'c' * 32}-{'d' * 16}-00", "nonsense"]),
     },
 )
+# Options that are read without `read_term` if there are no others, with values that it refuses too.
+FEW_VALUES: dict[str, list[Any]] = {
+    "task": ["shop.mail", "shop.other", "no task", 7, None],
+    "tenant": ["default", "acme", "limited", "other", "no tenant", None],
+    "queue": ["default", "mail", "other", "no queue", None],
+    "priority": ["CRITICAL", "HIGH", "MEDIUM", "LOW", "high", None],
+    "delay_seconds": [0, 0.5, "1", 315_360_000, 315_360_001, -1, "NaN", "x"],
+    "timeout_seconds": [1, 86_400, 86_401, 0, "7", 1.5, "x", True, None],
+}
+FEW = st.fixed_dictionaries(
+    {}, optional={option: st.sampled_from(values) for option, values in FEW_VALUES.items()}
+)
+
+
+async def test_one_job_is_refused_as_it_would_be_in_a_batch(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    await engine.tenants(["acme", "limited"], await engine.clock.now())
+    await conn.execute("update hourbell.tenants set max_jobs = 0 where name = 'limited'")
+
+    async def said(terms: list[dict[str, Any]], term_of: int) -> tuple[str, str | None]:
+        ((_, _, outcome, _, detail),) = await attempt(conn, "{}", terms=terms, term_of=[term_of])
+        return outcome, detail
+
+    seen = set()
+    for option, values in FEW_VALUES.items():
+        for value in values:
+            term = {"task": "shop.mail", option: value}
+            alone = await said([term], 1)
+            assert alone == await said([term, term], 2), term
+            seen.add(alone[0])
+    assert seen == {
+        *("created", "invalid", "over_quota"),
+        *("unknown_task", "unknown_queue", "unknown_tenant"),
+    }
 
 
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    PLAIN,
+    PLAIN | FEW | FEW.map(lambda term: term | {"task": "shop.mail"}),
     st.sampled_from(["{}", '{"a": [1, "é"]}', "[]", "{"]),
-    st.none() | st.sampled_from([-86400.0, -1.0, 0.0, 0.000001, 1.0, 2.5]),
+    st.none() | st.sampled_from([-86400.0 * 366, -86400.0, -1.0, 0.0, 0.000001, 1.0, 2.5]),
 )
 async def test_one_job_is_stored_as_it_would_be_in_a_batch(
     conn: asyncpg.Connection, engine: Engine, term: dict[str, Any], payload: str, at: float | None
 ) -> None:
-    """A single job has a path of its own (`create_job`): the whole database must be as after `create_jobs`."""
+    """A single job has a path of its own (`enqueue_jobs`): the whole database must be as after `create_jobs`."""
     now = await travel(engine, START)
-    await engine.tenants(["acme"], now)
+    await engine.tenants(["acme", "limited"], now)
+    await conn.execute("update hourbell.tenants set max_jobs = 0 where name = 'limited'")
     mail = await engine.queue("mail", now)
-    await conn.execute("update hourbell.queues set timeout_seconds = 7 where id = $1", mail)
+    await conn.execute(
+        "update hourbell.queues set timeout_seconds = 7, retry_policy = '{\"max_retries\":9}' where id = $1",
+        mail,
+    )
     tables = await conn.fetch(
         "select relname from pg_class where relnamespace = 'hourbell'::regnamespace and relkind = 'r' order by 1"
     )

@@ -170,6 +170,8 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
         ("1 / 0", "shop:app", "ZeroDivisionError: division by zero"),
         ("import nowhere", "shop:app", "ModuleNotFoundError: No module named 'nowhere'"),
         ("", "shopping:app", "hourbell: There is no module 'shopping' in "),
+        ("", ":app", "hourbell: ':app' does not name a module. Name the app as module:variable"),
+        ("", "./shop.py", "hourbell: './shop.py' does not name a module."),
         (
             "from hourbell import App\nApp('a').task(queues='x')",
             "shop",

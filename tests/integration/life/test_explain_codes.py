@@ -17,6 +17,7 @@ from hourbell.engine.operations.change import delete_job, pause_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_target
 from hourbell.engine.operations.runs import cancel_execution, run_now
+from hourbell.engine.views.executions import ExecutionFilter, get_execution, search_executions
 from hourbell.engine.views.explain import Explanation, Holder, explain_execution, explain_job
 from hourbell.engine.views.job_details import PauseDetails, details_of
 from hourbell.engine.views.jobs import get_job
@@ -45,6 +46,7 @@ WEBHOOK = {"type": "WEBHOOK", "url": "http://h/"}
 
 Scenario = Callable[[Engine], Awaitable[Explanation]]
 SCENARIOS: dict[str, Scenario] = {}
+NOT_WAITING = ("running", "cancelling", "awaiting_completion", "dead", "ended")
 
 
 def reaches(scenario: Scenario) -> Scenario:
@@ -354,6 +356,14 @@ async def test_each_code_is_reached_and_says_since_when_and_who(still: Engine, c
     explained = await SCENARIOS[code](still)
     assert explained.code == code
     assert explained.message.endswith((".", "!", "?"))
+    if explained.execution_id is None:
+        return
+    # Lists and the execution itself say the same code, as long as it waits.
+    waits = None if code in NOT_WAITING else code
+    listed = (await search_executions(still, ExecutionFilter())).items
+    alone = await get_execution(still, explained.execution_id)
+    (found,) = (each for each in listed if each.execution_id == explained.execution_id)
+    assert (found.waiting_for, alone.waiting_for) == (waits, waits)
 
 
 def test_the_documentation_lists_exactly_these_codes() -> None:

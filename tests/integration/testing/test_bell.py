@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +14,7 @@ from hourbell.engine.operations.limits import set_queue
 from hourbell.errors import JobFailed, LeaseLost, StoreUnavailable
 from hourbell.model.limits import QueueSettings, RateLimit
 from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import Connection, Database
 from hourbell.testing import AttemptFailed, Bell, EndlessRuns, Misuse, start
 
 MARCH = datetime(2027, 3, 1, tzinfo=UTC)
@@ -78,6 +79,34 @@ async def test_a_leap_year_of_a_daily_schedule_has_366_runs_none_of_them_late(
         "10-29 00:30",
         "10-30 01:30",
     ]
+
+
+@at_march
+async def test_an_event_costs_four_statements(
+    hourbell_app: App, bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate, a claim, a settle, and a look at what is next: a year of hours is 8,760 of these."""
+    ran = 0
+
+    @hourbell_app.task(name="hourly", schedule=cron("0 * * * *"))
+    async def hourly() -> None:
+        nonlocal ran
+        ran += 1
+
+    await bell.clock.advance(hours=1, minutes=1)
+    statements = 0
+    connection = Database.connection
+
+    def counted(database: Database) -> AbstractAsyncContextManager[Connection]:
+        nonlocal statements
+        statements += 1
+        return connection(database)
+
+    monkeypatch.setattr(Database, "connection", counted)
+    before = ran
+    await bell.clock.advance(hours=20)
+    assert ran - before == 20
+    assert statements <= 4 * 20 + 8  # the plan for the next day; heartbeats of the worker
 
 
 @at_march

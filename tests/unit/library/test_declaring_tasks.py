@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -350,6 +350,33 @@ def test_retries_are_whole_seconds() -> None:
     ):
         with pytest.raises(InvalidArguments):
             wrong()
+
+
+@pytest.mark.parametrize("value", ["1h", "60", None, [60]])
+def test_a_time_is_a_number_or_a_timedelta(value: Any) -> None:
+    for wrong in (
+        lambda: Retry.delays(value),
+        lambda: Retry.fixed(3, every=value),
+        lambda: every(value),
+        lambda: cron("@daily", jitter=value),
+    ):
+        with pytest.raises(
+            InvalidArguments, match="is not a number: use a number of seconds, or a"
+        ):
+            wrong()
+
+
+def test_a_policy_of_a_schedule_is_one_of_those_that_there_are() -> None:
+    for wrong in (
+        lambda: cron("@daily", misfire=cast(Any, "never")),
+        lambda: every(60, misfire=cast(Any, "never")),
+    ):
+        with pytest.raises(
+            InvalidArguments, match="misfire='never' must be one of skip, latest, all"
+        ):
+            wrong()
+    with pytest.raises(InvalidArguments, match="overlap='x' must be one of allow, forbid, replace"):
+        every(60, overlap=cast(Any, "x"))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, pytest.param(10**400, id="huge")])

@@ -120,6 +120,31 @@ def test_star_arguments_travel_too() -> None:
     assert called(of, payload(of, 1)) == (1, 2, (), {})
 
 
+def test_an_error_names_the_parameter_of_a_value_that_an_enum_does_not_have() -> None:
+    def paint(colour: Colour, others: list[Colour]) -> None: ...
+
+    of = task(paint)
+    for given, said in (
+        (("blue", []), r"shop\.f: colour: Invalid enum value 'blue'\. Nothing was enqueued\."),
+        ((Colour.RED, ["blue"]), r"shop\.f: others\[0\]: Invalid enum value 'blue'\. Nothing"),
+    ):
+        with pytest.raises(InvalidArguments, match=said):
+            payload(of, *given)
+
+
+@pytest.mark.parametrize(
+    "stored", [{"n": True, "s": "x"}, {"n": 1.0, "s": "x"}, {"n": 1, "t": "x"}]
+)
+def test_a_stored_payload_is_checked_as_strictly_as_an_argument(stored: dict[str, object]) -> None:
+    def f(n: int, s: str) -> object:
+        return n, s
+
+    of = task(f)
+    assert called(of, {"s": "x", "n": 1}) == (1, "x")
+    with pytest.raises(Mismatch):
+        of._signature.arguments(stored)
+
+
 def test_a_context_is_no_argument() -> None:
     async def f(ctx: Context, cart_id: int) -> None: ...
 

@@ -801,6 +801,7 @@ export interface components {
              */
             status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "FAILED" | "RETRYING" | "SUCCEEDED" | "DEAD" | "CANCELLED" | "SUPERSEDED" | "SKIPPED";
             reason: ("overlap" | "replaced" | "start_deadline" | "calendar" | "misfire" | "max_runs" | "deadline" | "retries_exhausted" | "non_retryable" | "snoozed" | "lost" | "crashed" | "cancelled" | "updated" | "paused" | "deleted") | null;
+            waiting_for: string | null;
             /**
              * Format: date-time
              * @description The nominal time.
@@ -996,10 +997,11 @@ export interface components {
             counts: {
                 jobs: number;
                 running: number;
+                waiting: number;
                 parked: number;
                 not_planned: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many running executions. */
-                at_least: ("jobs" | "running" | "parked" | "not_planned")[];
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
+                at_least: ("jobs" | "running" | "waiting" | "parked" | "not_planned")[];
             } | null;
             starts: number | null;
             share: number | null;
@@ -1037,7 +1039,7 @@ export interface components {
                 running: number;
                 parked: number;
                 workers: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many running executions. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
                 at_least: ("ready" | "running" | "parked" | "workers")[];
             } | null;
         };
@@ -1055,7 +1057,7 @@ export interface components {
             /** @description Current counts. Null in lists, unless asked for. */
             counts: {
                 parked: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many running executions. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
                 at_least: "parked"[];
             } | null;
         };
@@ -1119,6 +1121,26 @@ export interface components {
                 measured_from: string | null;
                 measured_to: string | null;
             };
+        };
+        ForecastMinute: {
+            /**
+             * Format: date-time
+             * @description The start of the minute.
+             */
+            at: string;
+            items: {
+                /**
+                 * Format: date-time
+                 * @description When it is due.
+                 */
+                at: string;
+                job_id: string;
+                job_name: string | null;
+                tenant_id: string;
+                execution_id: string | null;
+            }[];
+            /** @description There may be others. */
+            more: boolean;
         };
         Overview: {
             /** Format: date-time */

@@ -65,4 +65,5 @@ export type Preview = S["SchedulePreview"];
 export type OperationPreview = S["OperationPreview"];
 export type Operation = S["Operation"];
 export type Forecast = S["Forecast"];
+export type ForecastMinute = S["ForecastMinute"];
 export type Herd = Forecast["herds"][number];

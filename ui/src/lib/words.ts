@@ -192,6 +192,33 @@ export function span(seconds: number): string {
 }
 
 /** 10,000+ where counting has stopped */
+/** What an execution waits for, in few words; the code of an explanation. */
+const WAITS: Record<string, string> = {
+  paused: "paused",
+  no_worker: "no worker of its queue",
+  no_worker_for_task: "no worker for its task",
+  admission: "about to be admitted",
+  worker_slot: "for a free worker",
+  quarantine: "to run alone",
+  overlap: "for an earlier run",
+  concurrency_key: "for its concurrency key",
+  queue_concurrency: "limit of its queue",
+  tenant_concurrency: "limit of its tenant",
+  target_concurrency: "limit of its target",
+  queue_rate: "rate of its queue",
+  tenant_rate: "rate of its tenant",
+  target_rate: "rate of its target",
+  circuit_open: "its target keeps failing",
+  no_secret_keys: "no keys for its secrets",
+  snoozed: "snoozed",
+};
+
+/** Why an execution waits; empty: it does not, or its status says it. */
+export function waitWords(code: string | null | undefined): string {
+  if (!code || code === "not_due" || code === "retrying") return "";
+  return WAITS[code] ?? code.replaceAll("_", " ");
+}
+
 export function counted(number: number | null | undefined, atLeast = false): string {
   return number === null || number === undefined ? "–" : `${group(number)}${atLeast ? "+" : ""}`;
 }

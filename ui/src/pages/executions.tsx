@@ -8,7 +8,7 @@ import { useSettings } from "../lib/settings";
 import { startOfDay, zoneFor, zoneName } from "../lib/time";
 import { changed, useParams } from "../lib/url";
 import { EXECUTION_STATUSES, REASON_NAMES, statusWord } from "../lib/words";
-import { Button, Empty, Muted, PageHead, Panel, Reading, styles as parts } from "../parts/basics";
+import { Button, Empty, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Chips, Segments, Select } from "../parts/fields";
 import { Pager } from "../parts/pager";
 import { Table, type Column } from "../parts/table";
@@ -67,35 +67,45 @@ export function Executions() {
   const queues = useApi<Page<Queue>>("/api/v1/queues", { page_size: 200 });
   const set = (change: Record<string, string | null>) => setParams({ ...change, after: null });
   const chips = FILTERS.flatMap((name) => (params.get(name) ? [{ name: NAMES[name] ?? name, value: params.get(name) as string, remove: () => set({ [name]: null }) }] : []));
+  // The server orders those of one job by their times; those of all jobs only by creation, of which it has an index.
+  const ordered = params.get("job_id") ? "scheduled" : "created";
   const columns: Column<Execution>[] = runColumns(zone);
-  columns.splice(1, 0, {
-    id: "job",
-    title: "Job",
-    cell: (run) => (
-      <Link className={parts.name} href={`/jobs/${run.job_id}`}>
-        {run.job_name ?? run.job_id}
-        {!me?.tenant_id && <span className={parts.sub}>{run.tenant_id}</span>}
-      </Link>
-    ),
-  });
+  columns.splice(
+    1,
+    0,
+    {
+      id: "job",
+      title: "Job",
+      cell: (run) => (
+        <Link className={parts.name} href={`/jobs/${run.job_id}`}>
+          {run.job_name ?? run.job_id}
+          {!me?.tenant_id && <span className={parts.sub}>{run.tenant_id}</span>}
+        </Link>
+      ),
+    },
+    { id: "created", title: "Created", kind: "nowrap", cell: (run) => <Time at={run.created_at} zone={zone} mode="short" /> },
+  );
   const to = (change: Record<string, string | null>) => changed(path, new URLSearchParams(params), { after: null, ...change });
   return (
     <>
-      <PageHead title="Executions" beside={<Muted>times in {zone === "UTC" ? "UTC" : zoneName(now(), zone)}</Muted>} actions={<Views list="executions" path="/api/v1/executions" query={query} />} />
+      <PageHead title="Executions" beside={<Muted>latest {ordered} first, times in {zone === "UTC" ? "UTC" : zoneName(now(), zone)}</Muted>} actions={<Views list="executions" path="/api/v1/executions" query={query} />} />
       <div className={parts.filters}>
         <Segments label="View" current={params.get("status") ? "" : (view?.id ?? "all")} items={VIEWS.map((each) => ({ id: each.id, text: each.text, href: to({ view: each.id === "all" ? null : each.id, status: null }) }))} />
-        <Segments
-          label="Time"
-          current={time}
-          items={[
-            { id: "15m", text: "15 min" },
-            { id: "1h", text: "1 h" },
-            { id: "today", text: "Today" },
-            { id: "yesterday", text: "Yesterday" },
-            { id: "7d", text: "7 d" },
-            { id: "", text: "Any time" },
-          ].map((each) => ({ ...each, href: to({ time: each.id || null, from: null, to: null }) }))}
-        />
+        <span className={parts.labelled}>
+          <Muted>Created</Muted>
+          <Segments
+            label="Created"
+            current={time}
+            items={[
+              { id: "15m", text: "15 min" },
+              { id: "1h", text: "1 h" },
+              { id: "today", text: "Today" },
+              { id: "yesterday", text: "Yesterday" },
+              { id: "7d", text: "7 d" },
+              { id: "", text: "Any time" },
+            ].map((each) => ({ ...each, href: to({ time: each.id || null, from: null, to: null }) }))}
+          />
+        </span>
         <Select label="Status" value={params.get("status") ?? ""} onChange={(status) => set({ status, view: null })} options={[["", "Any status"], ...EXECUTION_STATUSES.map((each): [string, string] => [each, statusWord(each)])]} />
         <Select label="Reason" value={params.get("reason") ?? ""} onChange={(reason) => set({ reason })} options={[["", "Any reason"], ...REASON_NAMES.map((each): [string, string] => [each, each.replaceAll("_", " ")])]} />
         {!me?.tenant_id && <Select label="Tenant" value={params.get("tenant_id") ?? ""} onChange={(tenant_id) => set({ tenant_id })} options={[["", "All tenants"], ...(tenants.data?.items ?? []).map((each): [string, string] => [each.tenant_id, each.tenant_id])]} />}
@@ -107,11 +117,11 @@ export function Executions() {
           {(page) =>
             page.items.length === 0 && !page.next_page_token ? (
               <Empty action={time && time !== "7d" ? <Button onClick={() => set({ time: "7d" })}>Last 7 days</Button> : chips.length ? <Button onClick={() => navigate("/executions")}>Remove the filters</Button> : undefined}>
-                {chips.length || time || params.get("view") ? "No execution matches in this time." : "Nothing has run yet."}
+                {chips.length || time || params.get("view") ? "No execution that was created in this time matches." : "Nothing has run yet."}
               </Empty>
             ) : (
               <>
-                <Table label="Executions" columns={columns} rows={page.items} keyOf={(run) => run.execution_id + run.scheduled_for} open={(run) => `/executions/${run.execution_id}`} />
+                <Table label="Executions" columns={columns.map((column) => ({ ...column, newestFirst: column.id === ordered }))} rows={page.items} keyOf={(run) => run.execution_id + run.scheduled_for} open={(run) => `/executions/${run.execution_id}`} />
                 <Pager page={page} size={50} noun="execution" back={page.items.at(-1)?.created_at} />
               </>
             )

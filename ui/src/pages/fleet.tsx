@@ -12,7 +12,7 @@ import { Code, Empty, Lead, Meter, Muted, Note, PageHead, Panel, Reading, styles
 import { Segments } from "../parts/fields";
 import { Pager } from "../parts/pager";
 import { Badge } from "../parts/status";
-import { Table, type Column } from "../parts/table";
+import { Table, TableFooter, type Column } from "../parts/table";
 import s from "./pages.module.css";
 
 export function Fleet() {
@@ -60,6 +60,7 @@ export function Fleet() {
                 <>
                   <Table label="Workers" columns={workerColumns()} rows={page.items} keyOf={(worker) => worker.session_id} open={(worker) => `/fleet/${worker.session_id}`} />
                   <Pager page={page} size={100} noun="worker" />
+                  <TableFooter>A worker over HTTP that has not run anything yet is listed while its claim waits.</TableFooter>
                 </>
               ) : state === "alive" ? (
                 <Empty action={<Code label="Command" text="hourbell worker" />}>No worker is alive. Start one:</Empty>

@@ -4,15 +4,15 @@ import { Link } from "wouter";
 
 import { now } from "../api/client";
 import { useApi, useMe } from "../api/hooks";
-import type { Forecast, Herd, Page, Tenant } from "../api/types";
+import type { Forecast, ForecastMinute, Herd, Page, Tenant } from "../api/types";
 import { bin, hourRows, loadWith, type Row } from "../lib/forecast";
 import { useSettings } from "../lib/settings";
 import { absolute, group, localZone, relative, rough, timeOfDay, zoneFor, zoneName } from "../lib/time";
 import { changed, useParams } from "../lib/url";
 import { plural } from "../lib/words";
-import { Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Button, Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Segments, Select } from "../parts/fields";
-import { Table, type Column } from "../parts/table";
+import { Table, TableFooter, type Column } from "../parts/table";
 import s from "./pages.module.css";
 
 export function ForecastPage() {
@@ -36,6 +36,8 @@ export function ForecastPage() {
 }
 
 function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
+  const [params, setParams] = useParams();
+  const opened = Date.parse(params.get("minute") ?? "");
   const { clock } = useSettings();
   const zone = clock === "job" ? localZone : zoneFor(clock);
   const capacity = forecast.capacity_per_minute.executions;
@@ -60,9 +62,11 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
             : `It has done up to ${group(capacity)} in a minute, so all should start on time.`}
       </p>
       <Panel title={`Runs due in each minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
-        <HeatMap rows={rows} capacity={capacity} zone={zone} peak={at} herds={herds} />
+        <HeatMap rows={rows} capacity={capacity} zone={zone} peak={at} herds={herds} open={(minute) => setParams({ minute: new Date(minute).toISOString() })} />
         <Scale capacity={capacity} />
+        <Muted>Click a minute, or press Enter on it, to see its jobs.</Muted>
       </Panel>
+      {!Number.isNaN(opened) && <MinuteJobs at={opened} count={countAt(forecast, opened)} zone={zone} tenant={params.get("tenant_id")} close={() => setParams({ minute: null })} />}
       <Panel title="What would jitter do?">
         {herds.length === 0 ? (
           <Muted>No two jobs are due at the same moment, so jitter would change nothing.</Muted>
@@ -137,8 +141,53 @@ function Scale({ capacity }: { capacity: number | null }) {
   );
 }
 
+function countAt(forecast: Forecast, minute: number): number {
+  return forecast.minutes.find((each) => Date.parse(each.at) === minute)?.executions ?? 0;
+}
+
+/** The jobs of one minute. */
+function MinuteJobs({ at, count, zone, tenant, close }: { at: number; count: number; zone: string; tenant: string | null; close: () => void }) {
+  const read = useApi<ForecastMinute>("/api/v1/forecast/minute", { at: new Date(at).toISOString(), tenant_id: tenant }, { keep: true });
+  const panel = useRef<HTMLDivElement>(null);
+  useEffect(() => void panel.current?.scrollIntoView({ block: "nearest" }), [at]);
+  type Due = ForecastMinute["items"][number];
+  const columns: Column<Due>[] = [
+    {
+      id: "job",
+      title: "Job",
+      first: true,
+      cell: (due) => (
+        <Link className={parts.name} href={due.execution_id ? `/executions/${due.execution_id}` : `/jobs/${due.job_id}`}>
+          {due.job_name ?? due.job_id}
+        </Link>
+      ),
+    },
+    { id: "tenant", title: "Tenant", cell: (due) => due.tenant_id },
+    { id: "at", title: "Due", kind: "nowrap", cell: (due) => <Time at={due.at} zone={zone} mode="short" /> },
+    { id: "planned", title: "Planned", cell: (due) => (due.execution_id ? "yes" : "not yet") },
+  ];
+  return (
+    <div ref={panel}>
+      <Panel title={`Due at ${absolute(at, zone, now(), false)}`} actions={<Button small onClick={close}>Close</Button>} flush>
+        <Reading of={read} what="jobs of this minute" rows={4}>
+          {(minute) =>
+            minute.items.length === 0 ? (
+              <Empty>{minute.more ? "Too many schedules are due before this minute to look it up. Choose a tenant, or wait until it is nearer." : "Nothing is due in this minute."}</Empty>
+            ) : (
+              <>
+                <Table label="Jobs of this minute" columns={columns} rows={minute.items} keyOf={(due) => `${due.job_id} ${due.at}`} />
+                <TableFooter>{minute.more ? `The first ${group(minute.items.length)} of ${plural(Math.max(count, minute.items.length), "run")}.` : `${plural(minute.items.length, "run")}.`}</TableFooter>
+              </>
+            )
+          }
+        </Reading>
+      </Panel>
+    </div>
+  );
+}
+
 /** A grid with one tab stop; arrow keys move, and the line above tells the cell. */
-function HeatMap({ rows, capacity, zone, peak, herds }: { rows: Row[]; capacity: number | null; zone: string; peak: number; herds: Herd[] }) {
+function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; capacity: number | null; zone: string; peak: number; herds: Herd[]; open: (minute: number) => void }) {
   const start = useMemo(() => {
     const row = Math.max(0, rows.findIndex((each) => peak >= each.begins && peak < each.begins + 3_600_000 && each.cells.some((_, index) => minuteAt(each, index) === peak)));
     const cells = rows[row]?.cells ?? [];
@@ -210,7 +259,10 @@ function HeatMap({ rows, capacity, zone, peak, herds }: { rows: Row[]; capacity:
                         aria-label={`${timeOfDay(minuteAt(row, index), zone, false)}, ${value}`}
                         onFocus={() => setMoved({ row: rowIndex, cell: index })}
                         onMouseEnter={() => setMoved({ row: rowIndex, cell: index })}
-                        onClick={() => setMoved({ row: rowIndex, cell: index })}
+                        onClick={() => {
+                          setMoved({ row: rowIndex, cell: index });
+                          open(minuteAt(row, index));
+                        }}
                       />
                     )}
                   </td>
@@ -235,6 +287,7 @@ function tenantNames(herd: Herd): string {
 }
 
 function Herds({ herds }: { herds: Herd[] }) {
+  const [params] = useParams();
   const columns: Column<Herd>[] = [
     { id: "at", title: "At", first: true, kind: "nowrap", cell: (herd) => <Time at={herd.at} zone={herd.timezone} mode="absolute" /> },
     { id: "executions", title: "Runs", kind: "number", cell: (herd) => <b>{group(herd.executions)}</b> },
@@ -242,7 +295,7 @@ function Herds({ herds }: { herds: Herd[] }) {
     { id: "zone", title: "Zone", cell: (herd) => herd.timezone },
     { id: "jobs", title: "Jobs", kind: "number", cell: (herd) => group(herd.jobs) },
     { id: "tenants", title: "Tenants", cell: tenantNames },
-    { id: "open", title: "Jobs of it", cell: (herd) => <Link href={`/jobs?status=SCHEDULED${herd.tenants.length === 1 ? `&tenant_id=${encodeURIComponent(tenantNames(herd))}` : ""}`}>Jobs</Link>, unlabelled: true },
+    { id: "open", title: "Jobs of it", cell: (herd) => <Link href={changed("/forecast", new URLSearchParams(params), { minute: `${herd.at.slice(0, 17)}00Z` })}>Jobs</Link>, unlabelled: true },
   ];
   return <Table label="Herds" columns={columns} rows={herds.slice(0, 20)} keyOf={(herd) => `${herd.at} ${herd.rule} ${herd.timezone}`} />;
 }

@@ -12,7 +12,7 @@ import { differences } from "../lib/patch";
 import { useSettings } from "../lib/settings";
 import { duration, knownZone, timeOfDay, zoneFor, zoneName } from "../lib/time";
 import { useParams } from "../lib/url";
-import { actionWords, DELIVERY_WORDS, MISFIRE_WORDS, operationWords, OVERLAP_WORDS, retryWords, scheduleWords, span, statusWord } from "../lib/words";
+import { actionWords, DELIVERY_WORDS, MISFIRE_WORDS, operationWords, OVERLAP_WORDS, retryWords, scheduleWords, span, statusWord, waitWords } from "../lib/words";
 import { Button, ButtonLink, Can, Code, CopyButton, Empty, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Tabs } from "../parts/fields";
 import { Menu } from "../parts/overlays";
@@ -259,7 +259,7 @@ export function runColumns(zone?: string): Column<Execution>[] {
       kind: "nowrap",
       cell: (run) => (
         <Link href={`/executions/${run.execution_id}`}>
-          <Status status={run.status} detail={run.reason?.replaceAll("_", " ")} />
+          <Status status={run.status} detail={run.reason?.replaceAll("_", " ") ?? waitWords(run.waiting_for)} />
         </Link>
       ),
     },

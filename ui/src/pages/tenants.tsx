@@ -1,5 +1,5 @@
 // Tenants: what share of the work each gets, and what it is entitled to.
-import { useState } from "react";
+import { useState, type ReactNode } from "react";
 import { Link } from "wouter";
 
 import { useApi, useCan } from "../api/hooks";
@@ -34,6 +34,20 @@ export function Share({ share, fair }: { share: number | null | undefined; fair:
   );
 }
 
+const waitingOf = (tenant: string) => `/executions?tenant_id=${encodeURIComponent(tenant)}&status=QUEUED`;
+const runningOf = (tenant: string) => `/executions?tenant_id=${encodeURIComponent(tenant)}&status=RUNNING`;
+
+/** A count of a tenant. One that is a lower bound says so. */
+function Count({ of: tenant, name }: { of: Tenant; name: Exclude<keyof NonNullable<Tenant["counts"]>, "at_least"> }) {
+  const number = tenant.counts?.[name];
+  return (
+    <>
+      {tenant.counts?.at_least.includes(name) && <Muted>at least </Muted>}
+      {counted(number)}
+    </>
+  );
+}
+
 export function Tenants() {
   const [params] = useParams();
   const byName = params.get("order") === "name";
@@ -59,9 +73,10 @@ export function Tenants() {
     { id: "bar", title: "Of all starts", cell: (tenant) => <Share share={tenant.share} fair={tenant.fair_share} /> },
     { id: "share", title: "Share", kind: "number", cell: (tenant) => (typeof tenant.share === "number" ? percent(tenant.share) : "–") },
     { id: "fair", title: "Fair share", kind: "number", cell: (tenant) => (typeof tenant.fair_share === "number" ? percent(tenant.fair_share) : "–") },
-    { id: "jobs", title: "Jobs", kind: "number", cell: (tenant) => <Link href={`/jobs?tenant_id=${encodeURIComponent(tenant.tenant_id)}`}>{counted(tenant.counts?.jobs, tenant.counts?.at_least.includes("jobs"))}</Link> },
-    { id: "parked", title: "Parked", kind: "number", cell: (tenant) => counted(tenant.counts?.parked, tenant.counts?.at_least.includes("parked")) },
-    { id: "running", title: "Running", kind: "number", cell: (tenant) => counted(tenant.counts?.running, tenant.counts?.at_least.includes("running")) },
+    { id: "jobs", title: "Jobs", kind: "number", cell: (tenant) => <Link href={`/jobs?tenant_id=${encodeURIComponent(tenant.tenant_id)}`}><Count of={tenant} name="jobs" /></Link> },
+    { id: "waiting", title: "Waiting", kind: "number", cell: (tenant) => <Link href={waitingOf(tenant.tenant_id)}><Count of={tenant} name="waiting" /></Link> },
+    { id: "parked", title: "Parked", kind: "number", cell: (tenant) => <Count of={tenant} name="parked" /> },
+    { id: "running", title: "Running", kind: "number", cell: (tenant) => <Link href={runningOf(tenant.tenant_id)}><Count of={tenant} name="running" /></Link> },
     { id: "limits", title: "Limits", cell: (tenant) => limitWords(tenant as LimitsLike) },
     {
       id: "menu",
@@ -84,6 +99,7 @@ export function Tenants() {
     <>
       <PageHead title="Tenants" actions={<Segments label="Order" current={byName ? "name" : "share"} items={[{ id: "share", text: "By share", href: "/tenants" }, { id: "name", text: "By name", href: "/tenants?order=name" }]} />} />
       {!byName && <Lead>The bar is a tenant’s share of all starts in the last hour; the tick is its fair share by weight among those that had work. More than the fair share is no fault: it uses what others leave.</Lead>}
+      <Lead>Waiting are the executions whose time has come and that have not started, for whatever reason; parked are those of them that wait for the tenant’s own limits.</Lead>
       <Panel flush label="Tenants">
         <Reading of={read} what="list of tenants" rows={8}>
           {(page) =>
@@ -140,10 +156,11 @@ export function TenantPage({ name }: { name: string }) {
           <div className={s.stack}>
             <Counts
               items={[
-                ["Jobs", counted(tenant.counts?.jobs, tenant.counts?.at_least.includes("jobs")), `/jobs?tenant_id=${encodeURIComponent(name)}`],
-                ["Running", counted(tenant.counts?.running, tenant.counts?.at_least.includes("running")), `/executions?tenant_id=${encodeURIComponent(name)}&status=RUNNING`],
-                ["Parked", counted(tenant.counts?.parked, tenant.counts?.at_least.includes("parked")), `/executions?tenant_id=${encodeURIComponent(name)}&status=QUEUED`],
-                ["Not planned", counted(tenant.counts?.not_planned, tenant.counts?.at_least.includes("not_planned")), null],
+                ["Jobs", <Count of={tenant} name="jobs" />, `/jobs?tenant_id=${encodeURIComponent(name)}`],
+                ["Running", <Count of={tenant} name="running" />, runningOf(name)],
+                ["Waiting", <Count of={tenant} name="waiting" />, waitingOf(name)],
+                ["Parked by its limits", <Count of={tenant} name="parked" />, null],
+                ["Not planned", <Count of={tenant} name="not_planned" />, null],
               ]}
             />
             <Panel title="Settings">
@@ -169,7 +186,7 @@ export function TenantPage({ name }: { name: string }) {
   );
 }
 
-export function Counts({ items }: { items: [string, string, string | null][] }) {
+export function Counts({ items }: { items: [string, ReactNode, string | null][] }) {
   return (
     <div className={s.figures}>
       {items.map(([label, value, href]) =>

@@ -1,4 +1,5 @@
 // A table of rows from the server: columns by choice, cards on a phone, j and k between rows.
+import { ArrowDown } from "lucide-react";
 import { useEffect, useRef, type ReactNode } from "react";
 import { useLocation } from "wouter";
 
@@ -14,6 +15,7 @@ export interface Column<T> {
   first?: boolean; // the heading of a card
   unlabelled?: boolean; // on a card
   wide?: boolean; // not on a card
+  newestFirst?: boolean; // the server orders the rows by it
 }
 
 interface Props<T> {
@@ -71,8 +73,9 @@ export function Table<T>({ label, columns, rows, keyOf, nameOf = keyOf, open, se
               </td>
             )}
             {columns.map((column) => (
-              <th key={column.id} scope="col" className={column.kind === "number" ? s.number : undefined}>
+              <th key={column.id} scope="col" aria-sort={column.newestFirst ? "descending" : undefined} className={column.kind === "number" ? s.number : undefined}>
                 {column.kind === "menu" ? <span className="visually-hidden">{column.title}</span> : column.title}
+                {column.newestFirst && <ArrowDown size={12} aria-hidden className={s.sorted} />}
               </th>
             ))}
           </tr>

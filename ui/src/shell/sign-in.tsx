@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState, type FormEvent } from "react";
 
 import { ApiProblem, call } from "../api/client";
-import { Button, styles as parts } from "../parts/basics";
+import { Button, Code, styles as parts } from "../parts/basics";
 import { Field } from "../parts/fields";
 import { Logo } from "./shell";
 import s from "./shell.module.css";
@@ -57,9 +57,9 @@ export function SignIn({ signedIn }: { signedIn: () => Promise<unknown> }) {
         </Button>
         <details>
           <summary>How do I get a key?</summary>
-          <p className={parts.muted}>
-            An administrator creates one on the page Keys, or on the server with <code>hourbell keys create --role viewer --name ME</code>. The page keeps no copy: it gets a session cookie, which ends after 12 hours without use.
-          </p>
+          <p className={parts.muted}>An administrator creates one on the page Keys, or on the server with</p>
+          <Code label="Command" text="hourbell keys create --role viewer --name ME" />
+          <p className={parts.muted}>The page keeps no copy: it gets a session cookie, which ends after 12 hours without use.</p>
         </details>
       </form>
     </main>

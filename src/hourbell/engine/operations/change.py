@@ -91,10 +91,14 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
     """Change the fields that the document names (a merge patch); all others stay."""
 
     def decide(job: Job, now: datetime) -> DesiredJob | None:
+        # A wrong document is refused as such, whatever the version of the job.
+        changes = parse_changes(document, job, now)
+        _require_version(job, write)
         require_active(job)
-        return desired_after(parse_changes(document, job, now), job)
+        return desired_after(changes, job)
 
-    return await change_job(engine, job_id, write, UPDATE, decide)
+    any_version = msgspec.structs.replace(write, if_versions=None)
+    return await change_job(engine, job_id, any_version, UPDATE, decide)
 
 
 def desired_after(changes: JobChanges, job: Job) -> DesiredJob | None:
@@ -204,6 +208,11 @@ async def change_job(
     return writing.answer
 
 
+def _require_version(job: Job, write: Write) -> None:
+    if write.if_versions is not None and job.version not in write.if_versions:
+        raise PreconditionFailed(job_text(job.job_id), job.version)
+
+
 async def decide_change(
     engine: Engine,
     seen: Job,
@@ -217,8 +226,7 @@ async def decide_change(
 
     `known`: timetables that need not be looked up.
     """
-    if write.if_versions is not None and seen.version not in write.if_versions:
-        raise PreconditionFailed(job_text(seen.job_id), seen.version)
+    _require_version(seen, write)
     desired = decide(seen, now)
     if desired is None:
         return Change(engine, now, seen, None, write, operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -45,6 +46,7 @@ _A = queries("awaiting")
 
 MAX_BACKFILL = 10_000
 
+_EMPTY: Mapping[str, object] = {}
 _RUN = CommitFailpoints("run.before_commit", "run.after_commit")
 _CANCEL = CommitFailpoints("cancel.before_commit", "cancel.after_commit")
 
@@ -56,7 +58,7 @@ class Requested(msgspec.Struct, frozen=True):
 
 
 async def run_now(
-    engine: Engine, job_id: int, write: Write, document: object | None = None
+    engine: Engine, job_id: int, write: Write, document: object = _EMPTY
 ) -> Requested:
     """Run a job now, beside its schedule. A paused job can be run; a one-time job runs earlier.
 
@@ -68,7 +70,7 @@ async def run_now(
     async for attempt in writing:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
-        override = None if document is None else parse_override(document, job)
+        override = parse_override(document, job)
         if override is not None:
             await require_secrets_of(engine, override)
         spec = None if override is None else encode_job(override).decode()
@@ -126,7 +128,11 @@ async def _cancel(
     if seen.status in FATES:
         raise Conflict(f"{execution_text(number)} has already ended: {seen.status}.")
     cancelled = msgspec.structs.replace(
-        seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+        seen,
+        status=ExecutionStatus.CANCELLED,
+        reason=Reason.CANCELLED,
+        waiting_for=None,
+        finished_at=now,
     )
     row = await engine.database.row(
         _E["cancel_execution"],

@@ -28,6 +28,7 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
+from hourbell.engine.views.waits import with_waits
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Origin, Reason
 from hourbell.model.ids import created_at, execution_text, first_id_at
@@ -60,7 +61,7 @@ async def get_execution(engine: Engine, execution_id: int) -> Execution:
     execution = await _find_execution(engine, execution_id)
     if execution is None or not engine.may_see(execution.tenant_id):
         raise NotFound("execution", execution_text(execution_id))
-    return execution
+    return (await with_waits(engine, [execution]))[0]
 
 
 async def _find_execution(engine: Engine, execution_id: int) -> Execution | None:
@@ -82,13 +83,21 @@ async def list_executions(
     A stretch of missed occurrences is one entry, or one per occurrence (`expand_missed`).
     """
     of_job = msgspec.structs.replace(wanted, job_id=job_id)
-    return await _list_of_job(engine, of_job, page_size, token, expand_missed)
+    page = await _list_of_job(engine, of_job, page_size, token, expand_missed)
+    return Page(await with_waits(engine, page.items), page.next_token)
 
 
 async def search_executions(
     engine: Engine, wanted: ExecutionFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
     """The due and past executions of all jobs, by creation, newest first, live and ended."""
+    page = await _search(engine, wanted, page_size, token)
+    return Page(await with_waits(engine, page.items), page.next_token)
+
+
+async def _search(
+    engine: Engine, wanted: ExecutionFilter, page_size: int, token: str | None
+) -> Page:
     if wanted.job_id is not None:
         try:
             return await _list_of_job(engine, wanted, page_size, token)
@@ -213,6 +222,7 @@ def _live(row: asyncpg.Record, with_attempts: bool) -> Execution:
     return Execution(
         **_common(row, attempts),
         status=status,
+        waiting_for=row.get("waiting_for"),
         attempt=row["attempt"] + running,
         fence=(row["lease_fence"] if running else row["fence"]) or None,
         error=attempts[-1].error if attempts else None,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -52,6 +52,8 @@ _MAX_COUNTED = 1_000  # among so many members of it
 _MEASURED = timedelta(hours=24)  # the minutes by which the capacity is measured
 _MIN_RUNS = 100  # in a minute that says something about it
 _MINUTE = timedelta(minutes=1)
+_MICROSECOND = timedelta(microseconds=1)
+MAX_DUE_JOBS = 100  # of a minute that are listed
 
 
 class ForecastHerd(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,24 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     # How many executions of herds are due at one moment: the largest, in the order of time.
     herd_moments: list[tuple[datetime, int]] = []
     capacity: Capacity = Capacity()
+
+
+class DueJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that will be due."""
+
+    at: datetime
+    job_id: int
+    job_name: str | None
+    tenant_id: str
+    execution_id: int | None = None  # None: not planned yet
+
+
+class ForecastMinute(msgspec.Struct, frozen=True):
+    """What will be due in a minute, by time."""
+
+    at: datetime
+    items: list[DueJob]
+    more: bool  # there are, or may be, others
 
 
 class _PartialForecast(msgspec.Struct, frozen=True):
@@ -127,6 +147,66 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
         herd_moments=sorted(fired.moments.most_common(MAX_MOMENTS)),
         capacity=capacity,
     )
+
+
+async def forecast_minute(
+    engine: Engine, at: datetime, tenant_id: str | None = None
+) -> ForecastMinute:
+    """The jobs that will be due in the minute of a moment, of one tenant or of all.
+
+    Dates that schedules exclude are not looked up: such a job is listed, although it is skipped.
+    """
+    now = await engine.clock.now()
+    minute = at.replace(second=0, microsecond=0)
+    after, through = max(now, minute - _MICROSECOND), minute + _MINUTE - _MICROSECOND
+    tenant = await tenant_wanted(engine, tenant_id)
+    if tenant == NO_TENANT or through <= now:
+        return ForecastMinute(minute, [], False)
+    most = MAX_DUE_JOBS + 1
+    timetables: Sequence[asyncpg.Record]
+    if tenant is None:
+        timetables = await walk(engine, _Q["firing_by"], through, _MAX_TIMETABLES)
+        cut = len(timetables) == _MAX_TIMETABLES
+    else:
+        timetables = await walk(engine, _Q["members_of_tenant"], tenant, now, _MAX_JOBS)
+        cut = sum(row["n"] for row in timetables) >= _MAX_JOBS
+    moments = await asyncio.to_thread(_moments, timetables, after, through, most)
+    args = [number for number, _ in moments], [moment for _, moment in moments]
+    fired = await walk(engine, _Q["members_at"], *args, tenant, most, _MAX_MEMBERS_OF_ONE)
+    waiting = await walk(
+        engine, _Q["waiting_in"], after, through, most, tenant, _MAX_MEMBERS_OF_ONE
+    )
+    cut = cut or not all(row["wanted"] for row in waiting)
+    found = [
+        DueJob(
+            at=row["run_at"],
+            job_id=row["job"],
+            job_name=row["job_name"],
+            tenant_id=row["tenant_name"],
+            execution_id=row.get("id"),
+        )
+        for row in (*waiting, *fired)
+        if row.get("wanted", True)
+    ]
+    found.sort(key=lambda each: (each.at, each.job_id))
+    return ForecastMinute(minute, found[:MAX_DUE_JOBS], cut or len(found) > MAX_DUE_JOBS)
+
+
+def _moments(
+    timetables: Iterable[asyncpg.Record], after: datetime, through: datetime, most: int
+) -> list[tuple[int, datetime]]:
+    """At which moments in (after, through] timetables fire that are not planned so far."""
+    found: list[tuple[int, datetime]] = []
+    for number, row in {row["id"]: row for row in timetables}.items():
+        first: datetime = row["next_fire_at"]
+        if first > through or len(found) >= most:
+            continue
+        rule = _rule_or_none(row)
+        moment = first if first > after else None if rule is None else rule.next(after)
+        while moment is not None and moment <= through and len(found) < most:
+            found.append((number, moment))
+            moment = None if rule is None else rule.next(moment)
+    return found
 
 
 async def _herds(

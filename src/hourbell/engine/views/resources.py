@@ -6,7 +6,8 @@ jobs name, and none of the targets: tenants cannot see which hosts other tenants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import asyncpg
 import msgspec
@@ -33,7 +34,8 @@ _Q = queries("resources")
 MAX_COUNTED = 10_000
 MAX_LISTED = 500  # up to which the jobs of each tenant of a list are counted
 MAX_COUNTED_TENANTS = 100  # of a list with counts
-TENANT_COUNTS = ("jobs", "running", "parked", "not_planned")
+TENANT_COUNTS = ("jobs", "running", "waiting", "parked", "not_planned")
+_EXAMINED = 5_000  # executions of each place of the cell, to count what waits
 
 
 class NamedResource(msgspec.Struct, frozen=True):
@@ -73,24 +75,40 @@ async def count_tenants(engine: Engine, tenants: Sequence[NamedResource]) -> lis
     known = await engine.database.fetch(_Q["tenants"], [tenant.name for tenant in tenants])
     ids = {row["name"]: row["id"] for row in known}
     rows = await walk(engine, _Q["tenants_counts"], [*ids.values()], MAX_LISTED, MAX_COUNTED)
-    by_id = {row["tenant"]: row for row in rows}
-    return [
-        msgspec.structs.replace(
-            tenant,
-            counts={
-                each: min(by_id[ids[tenant.name]][each], MAX_COUNTED) for each in TENANT_COUNTS
-            },
-            at_least=_cut(by_id[ids[tenant.name]]),
-        )
-        for tenant in tenants
-    ]
+    by_id = {row["tenant"]: dict(row) for row in rows}
+    waiting = await _waiting(engine, [*ids.values()], MAX_LISTED)
+    counted = []
+    for tenant in tenants:
+        number = ids[tenant.name]
+        row = by_id[number] | waiting[number]
+        counts = {each: min(row[each], MAX_COUNTED) for each in TENANT_COUNTS}
+        counted.append(msgspec.structs.replace(tenant, counts=counts, at_least=_cut(row)))
+    return counted
 
 
-def _cut(row: asyncpg.Record) -> tuple[str, ...]:
-    """The counts of a row of `tenants_counts` that are lower bounds."""
+async def _waiting(
+    engine: Engine, tenants: Sequence[int], most_parked: int
+) -> dict[int, dict[str, int]]:
+    """What waits for the gate, a blocker or a worker, by tenant; MAX_COUNTED examined: or more."""
+    now = await engine.clock.now()
+    rows = await walk(engine, _Q["waiting"], tenants, now, _EXAMINED, most_parked)
+    return {
+        row["tenant"]: {
+            "waiting": min(row["waiting"], MAX_COUNTED),
+            "waiting_examined": min(row["waiting"], MAX_COUNTED)
+            if row["examined_all"]
+            else MAX_COUNTED,
+        }
+        for row in rows
+    }
+
+
+def _cut(row: Mapping[str, int]) -> tuple[str, ...]:
+    """The counts of a tenant of a list that are lower bounds."""
     seen = {
         "jobs": (row["jobs_examined"], MAX_LISTED),
         "running": (row["running_examined"], MAX_COUNTED),
+        "waiting": (row["waiting_examined"], MAX_COUNTED),
         "parked": (row["parked"], MAX_LISTED),
         "not_planned": (row["not_planned_examined"], MAX_COUNTED),
     }
@@ -112,14 +130,16 @@ async def list_targets(engine: Engine, page_size: int = 50, token: str | None = 
 async def get_tenant(engine: Engine, name: str) -> NamedResource:
     """A tenant with its counts.
 
-    Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
-    that are not planned, because the leader cannot compute their schedule.
+    Jobs that are scheduled, paused or waiting; executions that run, that wait although their time
+    has come, and those of them that wait for its limits; jobs that are not planned, because the
+    leader cannot compute their schedule.
     """
     if not engine.may_see(name):
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "tenant", name)
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
-    return _counted(name, _tenant(row), counts)
+    waiting = await _waiting(engine, [row["id"]], MAX_COUNTED)
+    return _counted(name, _tenant(row), counts, waiting[row["id"]])
 
 
 async def get_queue(engine: Engine, name: str) -> NamedResource:
@@ -168,11 +188,16 @@ async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record |
     return await engine.database.row_or_none(_Q[kind], name)
 
 
-def _counted(name: str, settings: Limits, row: asyncpg.Record) -> NamedResource:
-    counts: dict[str, int] = dict(row)
+def _counted(
+    name: str,
+    settings: Limits,
+    row: asyncpg.Record,
+    waiting: Mapping[str, int] = MappingProxyType({}),
+) -> NamedResource:
+    counts: dict[str, int] = {**row, **waiting}
     examined = {
         each: counts.pop(f"{each}_examined")
-        for each in ("jobs", "running", "not_planned")
+        for each in ("jobs", "running", "waiting", "not_planned")
         if each in counts
     }
     seen = counts | examined

@@ -43,38 +43,6 @@ begin
   end if;
 end $$;
 
--- Creates one one-time job that nothing can refuse, as `create_jobs` does, in a third of the time. The caller's plan
--- settings apply.
-create or replace function hourbell.create_job(
-  p_now timestamptz, p_id bigint, p_at timestamptz, p_actor text, p_spec text, p_tenant int, p_queue smallint,
-  p_target int, p_priority smallint, p_at_most_once boolean, p_start_seconds int, p_finish_seconds int, p_key bigint,
-  p_key_limit int
-) returns void
-language plpgsql as $$
-declare
-  start_by constant timestamptz := p_at + make_interval(secs => p_start_seconds);
-  finish_by constant timestamptz := p_at + make_interval(secs => p_finish_seconds);
-begin
-  insert into hourbell.executions
-    (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec, target,
-     key, key_limit)
-  values
-    (p_id, p_at, p_at, p_tenant, p_queue, p_priority, start_by, finish_by, 1, hourbell.origin_schedule(), p_at_most_once,
-     p_spec, p_target, p_key, p_key_limit);
-  if exists (select from hourbell.tenants where id = p_tenant and max_jobs is not null) then
-    insert into hourbell.quota_jobs (tenant, id) values (p_tenant, p_id);
-  end if;
-  if start_by is not null then
-    insert into hourbell.deadlines (at, id, kind) values (start_by, p_id, hourbell.deadline_start());
-  end if;
-  if finish_by is not null then
-    insert into hourbell.deadlines (at, id, kind) values (finish_by, p_id, hourbell.deadline_finish());
-  end if;
-  insert into hourbell.audit (at, tenant, job, actor, operation) values (p_now, p_tenant, p_id, p_actor, 'create');
-  insert into hourbell.due (run_at, id, tenant, queue, priority, target, key)
-  values (p_at, p_id, p_tenant, p_queue, p_priority, p_target, p_key);
-end $$;
-
 -- Inserts the one-time jobs of `create_jobs`, which explains the arguments, without those of the requests p_repeated and
 -- without p_dropped. A function of its own, so that its plan is made once for any number of jobs.
 create or replace function hourbell.insert_one_time(

@@ -86,137 +86,130 @@ begin
     'non_retryable', r.non_retryable, 'retryable', r.retryable, 'max_crashes', r.max_crashes));
 end $$;
 
--- What jobs have in common, from a JSON object, checked as the API checks it; raises invalid_parameter_value and other
--- data exceptions. `outcome`: null, or which name is unknown. Names are looked up, never created: a new row of
--- `tenants` in a transaction of a user would make every other transaction that names the tenant wait for its end.
---   head, tail   of the job's JSON: head || payload || tail || rest || '}'
--- Called by `enqueue_jobs`, whose plan settings apply.
-create or replace function hourbell.read_term(
-  p_term json,
-  out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text,
-  out queue smallint, out target int, out priority smallint, out at_most_once boolean, out start_seconds int,
-  out deadline_seconds int, out key bigint, out key_limit int,
-  out delay interval, out expires_at timestamptz, out on_duplicate text, out notify boolean, out idempotency_key text
-)
-language plpgsql stable as $$
-#variable_conflict use_column
-declare
-  t record;
-  known record;
-  policy json;
-  timeout int;
+-- What is wrong with labels; null: nothing.
+create or replace function hourbell.labels_problem(p_labels json) returns text
+language plpgsql immutable as $$
 begin
-  if json_typeof(p_term) is distinct from 'object' then
-    raise invalid_parameter_value using message = 'terms must be an array of objects';
+  if json_typeof(p_labels) <> 'object' then
+    return 'labels must be an object';
+  elsif (select count(*) > 16 or bool_or(json_typeof(value) <> 'string' or key !~ '^[A-Za-z0-9._:-]{1,64}$')
+      from json_each(p_labels)) then
+    return 'labels must be at most 16, with names of 1 to 64 letters, digits or . _ : -, and text values';
+  elsif exists (select from json_each_text(p_labels) where not hourbell.is_line(value, 64)) then
+    return 'values of labels must be 1 to 64 printable characters';
   end if;
-  select x.*, (
-    select k from json_object_keys(p_term) as k
-    where k not in ('task', 'tenant', 'queue', 'priority', 'delay_seconds', 'timeout_seconds', 'retry_policy',
-      'delivery', 'expires_at', 'expires_in_seconds', 'deadline_seconds', 'concurrency_key', 'concurrency_limit',
-      'on_duplicate', 'labels', 'notify', 'idempotency_key', 'traceparent', 'trace_link')
-    limit 1) as unknown
-  into t from json_to_record(p_term) as x(
-    task text, tenant text, queue text, priority text, delay_seconds float8, timeout_seconds int, retry_policy json,
-    delivery text, expires_at timestamptz, expires_in_seconds int, deadline_seconds int, concurrency_key text,
-    concurrency_limit int, on_duplicate text, labels json, notify boolean, idempotency_key text, traceparent text,
-    trace_link text);
-  if t.unknown is not null then
-    raise invalid_parameter_value using
-      message = format('this database does not know the option %s; "hourbell migrate" of a newer version may', t.unknown);
-  end if;
-  t.tenant := coalesce(t.tenant, 'default');
-  t.queue := coalesce(t.queue, 'default');
-  t.priority := coalesce(t.priority, 'MEDIUM');
-  t.delivery := coalesce(t.delivery, 'at_least_once');
-  on_duplicate := coalesce(t.on_duplicate, 'reject');
-  notify := coalesce(t.notify, true);
-  detail := case  -- one expression, because each one costs time in every transaction
-    when t.priority not in ('CRITICAL', 'HIGH', 'MEDIUM', 'LOW') then 'priority must be CRITICAL, HIGH, MEDIUM or LOW'
-    when t.delivery not in ('at_least_once', 'at_most_once') then 'delivery must be at_least_once or at_most_once'
-    when on_duplicate not in ('reject', 'keep', 'replace') then 'on_duplicate must be reject, keep or replace'
-    when t.delay_seconds is not null and not t.delay_seconds between 0 and 315360000  -- NaN is above all numbers
-      then 'delay must be from 0 seconds to 3650 days'
-    when t.timeout_seconds not between 1 and 86400 then 'timeout must be from 1 to 86400 seconds'
-    when t.deadline_seconds not between 1 and 31622400 then 'deadline must be from 1 second to 366 days'
-    when t.idempotency_key is not null and not hourbell.is_line(t.idempotency_key, 200)
-      then 'idempotency_key must be 1 to 200 printable characters'
-    when t.expires_in_seconds not between 1 and 2592000 then 'expires_in must be from 1 second to 30 days'
-    when t.concurrency_key is not null and not hourbell.is_line(t.concurrency_key, 200)
-      then 'concurrency_key must be 1 to 200 printable characters'
-    when t.concurrency_limit is not null and t.concurrency_key is null then 'concurrency_limit needs a concurrency_key'
-    when t.concurrency_limit not between 1 and 10000 then 'concurrency_limit must be from 1 to 10000' end;
-  if detail is not null then raise invalid_parameter_value using message = detail; end if;
-  if t.labels is not null then
-    if json_typeof(t.labels) <> 'object' then
-      raise invalid_parameter_value using message = 'labels must be an object';
-    elsif (select count(*) > 16 or bool_or(json_typeof(value) <> 'string' or key !~ '^[A-Za-z0-9._:-]{1,64}$')
-        from json_each(t.labels)) then
-      raise invalid_parameter_value using
-        message = 'labels must be at most 16, with names of 1 to 64 letters, digits or . _ : -, and text values';
-    elsif exists (select from json_each_text(t.labels) where not hourbell.is_line(value, 64)) then
-      raise invalid_parameter_value using message = 'values of labels must be 1 to 64 printable characters';
-    end if;
-  end if;
-
-  select k.id as task, q.id as queue, q.retry_policy, q.timeout_seconds, w.id as tenant, w.max_jobs into known
-  from (select) as nothing
-  left join hourbell.tasks as k on k.name = t.task
-  left join hourbell.queues as q on q.name = t.queue
-  left join hourbell.tenants as w on w.name = t.tenant;
-  if known.task is null or known.queue is null or known.tenant is null then
-    -- Names that exist are valid: only others have to be matched.
-    detail := case
-      when t.task is null or t.task !~ '^[A-Za-z0-9._:-]{1,200}$' then 'task must be 1 to 200 letters, digits or . _ : -'
-      when t.tenant !~ '^[A-Za-z0-9._:-]{1,64}$' then 'tenant must be 1 to 64 letters, digits or . _ : -'
-      when t.queue !~ '^[A-Za-z0-9._:-]{1,64}$' then 'queue must be 1 to 64 letters, digits or . _ : -' end;
-    if detail is not null then raise invalid_parameter_value using message = detail; end if;
-    case
-      when known.task is null then outcome := 'unknown_task'; detail := t.task;
-      when known.queue is null then outcome := 'unknown_queue'; detail := t.queue;
-      else outcome := 'unknown_tenant'; detail := t.tenant;
-    end case;
-    return;
-  end if;
-  tenant := known.tenant;
-  queue := known.queue;
-  target := -known.task;
-  priority := array_position(array['CRITICAL', 'HIGH', 'MEDIUM', 'LOW'], t.priority) - 1;
-  at_most_once := t.delivery = 'at_most_once';
-  key_limit := coalesce(t.concurrency_limit, 1);
-  has_quota := known.max_jobs is not null;
-  policy := case when t.retry_policy is not null then hourbell.read_retry_policy(t.retry_policy)
-    when t.delivery = 'at_least_once' then known.retry_policy::json end;
-  if t.delivery = 'at_most_once' then
-    if (t.retry_policy -> 'max_retries' is not null or t.retry_policy -> 'delays_seconds' is not null)
-        and coalesce((policy ->> 'max_retries')::int, 1) > 0 then
-      raise invalid_parameter_value using message = 'at_most_once never retries: retry must be left out or never';
-    end if;
-    policy := (coalesce(policy::jsonb, '{}') || '{"max_retries": 0}')::json;
-  end if;
-  timeout := coalesce(t.timeout_seconds, known.timeout_seconds);
-  delay := make_interval(secs => coalesce(t.delay_seconds, 0));
-  expires_at := t.expires_at;
-  deadline_seconds := t.deadline_seconds;
-  idempotency_key := t.idempotency_key;
-  if t.concurrency_key is not null then key := hourbell.key_number(t.tenant, t.concurrency_key); end if;
-  if t.expires_at is null then start_seconds := t.expires_in_seconds; end if;
-  head := '{"name":' || to_json(t.task) || ',"action":{"type":"TASK","name":' || to_json(t.task) || ',"payload":';
-  tail := concat(  -- without what is null
-    '},"type":"ONE_TIME"',
-    ',"retry_policy":' || policy::text,
-    ',"timeout_seconds":' || timeout,
-    ',"delivery":"' || nullif(t.delivery, 'at_least_once') || '"',
-    ',"tenant_id":"' || nullif(t.tenant, 'default') || '"',
-    ',"queue":"' || nullif(t.queue, 'default') || '"',
-    ',"deadline_seconds":' || t.deadline_seconds,
-    ',"labels":' || t.labels::text,
-    ',"concurrency_key":' || to_json(t.concurrency_key) || ',"concurrency_limit":' || key_limit,
-    -- Ignored if it is not valid: a trace is never a reason to refuse a job.
-    ',"traceparent":"' || case when hourbell.is_traceparent(t.traceparent) then t.traceparent end || '"',
-    ',"trace_link":"' || case when hourbell.is_traceparent(t.trace_link) then t.trace_link end || '"',
-    case when t.priority <> 'MEDIUM' then ',"priority":' || priority end,
-    ',"start_deadline_seconds":' || start_seconds);
+  return null;
 end $$;
+
+-- What jobs have in common, from a JSON object, checked as the API checks it. `outcome`: null, `invalid`, or which name
+-- is unknown. Names are looked up, never created: a new row of `tenants` in a transaction of a user would make every
+-- other transaction that names the tenant wait for its end. Values that do not have the type of their option raise a
+-- data exception.
+--   head, tail   of the job's JSON: head || payload || tail || rest || '}'
+-- A query and not a procedure, because PostgreSQL makes it a part of the statement that calls it: in a transaction with
+-- one job the preparation of a statement or an expression takes longer than its work. `offset 0` keeps expressions from
+-- being copied to every place that uses them. The caller's plan settings apply.
+create or replace function hourbell.read_term(p_term json)
+returns table (
+  outcome text, detail text, tenant int, has_quota boolean, head text, tail text,
+  queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int,
+  deadline_seconds int, key bigint, key_limit int,
+  delay interval, expires_at timestamptz, on_duplicate text, notify boolean, idempotency_key text
+)
+language sql stable as $$
+  select
+    case when o.problem is not null then 'invalid' when o.task_id is null then 'unknown_task'
+      when o.queue_id is null then 'unknown_queue' when o.tenant_id is null then 'unknown_tenant' end,
+    case when o.problem is not null then o.problem when o.task_id is null then o.task
+      when o.queue_id is null then o.queue when o.tenant_id is null then o.tenant end,
+    o.tenant_id, o.max_jobs is not null,
+    '{"name":' || to_json(o.task) || ',"action":{"type":"TASK","name":' || to_json(o.task) || ',"payload":',
+    concat(  -- without what is null
+      '},"type":"ONE_TIME"',
+      ',"retry_policy":' || o.policy::text,
+      ',"timeout_seconds":' || coalesce(o.timeout_seconds, o.queue_timeout_seconds),
+      ',"delivery":"' || nullif(o.delivery, 'at_least_once') || '"',
+      ',"tenant_id":"' || nullif(o.tenant, 'default') || '"',
+      ',"queue":"' || nullif(o.queue, 'default') || '"',
+      ',"deadline_seconds":' || o.deadline_seconds,
+      ',"labels":' || o.labels::text,
+      ',"concurrency_key":' || to_json(o.concurrency_key) || ',"concurrency_limit":' || coalesce(o.concurrency_limit, 1),
+      -- Ignored if it is not valid: a trace is never a reason to refuse a job.
+      ',"traceparent":"' || case when hourbell.is_traceparent(o.traceparent) then o.traceparent end || '"',
+      ',"trace_link":"' || case when hourbell.is_traceparent(o.trace_link) then o.trace_link end || '"',
+      ',"priority":' || nullif(o.priority, 2),
+      ',"start_deadline_seconds":' || case when o.expires_at is null then o.expires_in_seconds end),
+    o.queue_id, -o.task_id, o.priority::smallint, o.delivery = 'at_most_once',
+    case when o.expires_at is null then o.expires_in_seconds end,
+    o.deadline_seconds,
+    case when o.concurrency_key is not null then hourbell.key_number(o.tenant, o.concurrency_key) end,
+    coalesce(o.concurrency_limit, 1),
+    make_interval(secs => coalesce(o.delay_seconds, 0)), o.expires_at, o.on_duplicate, o.notify, o.idempotency_key
+  from (
+    select o.*, k.id as task_id, q.id as queue_id, q.timeout_seconds as queue_timeout_seconds, w.id as tenant_id,
+      w.max_jobs,
+      case when o.delivery = 'at_least_once' then coalesce(o.own_policy, q.retry_policy::json)
+        else (coalesce(o.own_policy::jsonb, '{}') || '{"max_retries": 0}')::json end as policy,
+      case
+        when jsonb_typeof(o.term) is distinct from 'object' then 'terms must be an array of objects'
+        when o.unknown <> '{}' then format(
+          'this database does not know the option %s; "hourbell migrate" of a newer version may',
+          jsonb_path_query_array(o.unknown, '$.keyvalue().key') ->> 0)
+        when o.priority is null then 'priority must be CRITICAL, HIGH, MEDIUM or LOW'
+        when o.delivery not in ('at_least_once', 'at_most_once') then 'delivery must be at_least_once or at_most_once'
+        when o.on_duplicate not in ('reject', 'keep', 'replace') then 'on_duplicate must be reject, keep or replace'
+        when o.delay_seconds is not null and not o.delay_seconds between 0 and 315360000  -- NaN is above all numbers
+          then 'delay must be from 0 seconds to 3650 days'
+        when o.timeout_seconds not between 1 and 86400 then 'timeout must be from 1 to 86400 seconds'
+        when o.deadline_seconds not between 1 and 31622400 then 'deadline must be from 1 second to 366 days'
+        when o.idempotency_key is not null and not hourbell.is_line(o.idempotency_key, 200)
+          then 'idempotency_key must be 1 to 200 printable characters'
+        when o.expires_in_seconds not between 1 and 2592000 then 'expires_in must be from 1 second to 30 days'
+        when o.concurrency_key is not null and not hourbell.is_line(o.concurrency_key, 200)
+          then 'concurrency_key must be 1 to 200 printable characters'
+        when o.concurrency_limit is not null and o.concurrency_key is null then 'concurrency_limit needs a concurrency_key'
+        when o.concurrency_limit not between 1 and 10000 then 'concurrency_limit must be from 1 to 10000'
+        when o.labels is not null and hourbell.labels_problem(o.labels) is not null
+          then hourbell.labels_problem(o.labels)
+        when o.delivery = 'at_most_once' and o.own_policy is not null
+            and (o.retry_policy -> 'max_retries' is not null or o.retry_policy -> 'delays_seconds' is not null)
+            and coalesce((o.own_policy ->> 'max_retries')::int, 1) > 0
+          then 'at_most_once never retries: retry must be left out or never'
+        -- Names that exist are valid: only others have to be matched.
+        when k.id is null and (o.task is null or o.task !~ '^[A-Za-z0-9._:-]{1,200}$')
+          then 'task must be 1 to 200 letters, digits or . _ : -'
+        when w.id is null and o.tenant !~ '^[A-Za-z0-9._:-]{1,64}$'
+          then 'tenant must be 1 to 64 letters, digits or . _ : -'
+        when q.id is null and o.queue !~ '^[A-Za-z0-9._:-]{1,64}$'
+          then 'queue must be 1 to 64 letters, digits or . _ : -' end as problem
+    from (
+      select t.*, case when t.retry_policy is not null then hourbell.read_retry_policy(t.retry_policy) end as own_policy
+      from (
+        select j.term,
+          case when jsonb_typeof(j.term) = 'object' then j.term - '{task,tenant,queue,priority,delay_seconds,
+            timeout_seconds,retry_policy,delivery,expires_at,expires_in_seconds,deadline_seconds,concurrency_key,
+            concurrency_limit,on_duplicate,labels,notify,idempotency_key,traceparent,trace_link}'::text[]
+          end as unknown,
+          j.term ->> 'task' as task, coalesce(j.term ->> 'tenant', 'default') as tenant,
+          coalesce(j.term ->> 'queue', 'default') as queue,
+          array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.term ->> 'priority', 'MEDIUM')) - 1 as priority,
+          (j.term ->> 'delay_seconds')::float8 as delay_seconds, (j.term ->> 'timeout_seconds')::int as timeout_seconds,
+          coalesce(j.term ->> 'delivery', 'at_least_once') as delivery,
+          (j.term ->> 'expires_at')::timestamptz as expires_at,
+          (j.term ->> 'expires_in_seconds')::int as expires_in_seconds,
+          (j.term ->> 'deadline_seconds')::int as deadline_seconds,
+          j.term ->> 'concurrency_key' as concurrency_key, (j.term ->> 'concurrency_limit')::int as concurrency_limit,
+          coalesce(j.term ->> 'on_duplicate', 'reject') as on_duplicate,
+          -- As they were written.
+          case when jsonb_typeof(j.term -> 'retry_policy') <> 'null' then p_term -> 'retry_policy' end as retry_policy,
+          case when jsonb_typeof(j.term -> 'labels') <> 'null' then p_term -> 'labels' end as labels,
+          coalesce((j.term ->> 'notify')::boolean, true) as notify, j.term ->> 'idempotency_key' as idempotency_key,
+          j.term ->> 'traceparent' as traceparent, j.term ->> 'trace_link' as trace_link
+        from (select p_term::jsonb as term offset 0) as j offset 0) as t offset 0) as o
+    left join hourbell.tasks as k on k.name = o.task
+    left join hourbell.queues as q on q.name = o.queue
+    left join hourbell.tenants as w on w.name = o.tenant offset 0) as o
+$$;
 
 -- Whether a JSON text has more than 32 arrays and objects inside each other, as MAX_DEPTH in documents/kinds.py. Most
 -- have not that many brackets at all.
@@ -236,31 +229,34 @@ return octet_length(p_payload) <= 262144 and json_typeof(p_payload::json) = 'obj
   and (strpos(p_payload, '\') = 0 or strpos(p_payload, '\u') = 0 or jsonb_typeof(p_payload::jsonb) = 'object')
   and not hourbell.is_too_deep(p_payload);
 
--- What is wrong with one job of `enqueue_jobs`; null: nothing.
+-- What is wrong with one job of `enqueue_jobs`; null: nothing. Raises what `is_payload` raises.
+create or replace function hourbell.job_problem(
+  p_now timestamptz, p_at timestamptz, p_key text, p_payload text, p_expires_at timestamptz, p_deadline_seconds int,
+  p_on_duplicate text, p_delay interval
+) returns text
+language sql stable
+return case
+  when p_key is not null and not hourbell.is_line(p_key, 200) then 'unique_key must be 1 to 200 printable characters'
+  when p_key is null and p_on_duplicate <> 'reject' then 'on_duplicate needs a unique_key'
+  when not isfinite(p_at) or p_at >= timestamptz '9990-01-01 00:00:00Z' then 'at is too late'
+  when p_at < p_now - interval '365 days' then 'at is more than 365 days in the past'
+  when p_at + make_interval(secs => p_deadline_seconds) <= p_now
+    then 'deadline has already passed, so the job would never run'
+  when p_expires_at <= p_now then 'expires_at has already passed, so the job would never run'
+  when not p_expires_at - coalesce(p_at, p_now + p_delay) between interval '1 second' and interval '30 days'
+    then 'expires_at must be from 1 second to 30 days after the time of the job'
+  when hourbell.is_payload(p_payload) is not true
+    then 'the payload must be a JSON object of at most 262144 bytes, nested at most 32 deep' end;
+
+-- The same, with what `is_payload` raises.
 create or replace function hourbell.enqueue_problem(
   p_now timestamptz, p_at timestamptz, p_key text, p_payload text, p_expires_at timestamptz, p_deadline_seconds int,
   p_on_duplicate text, p_delay interval
 ) returns text
 language plpgsql stable as $$
 begin
-  if p_key is not null and not hourbell.is_line(p_key, 200) then
-    return 'unique_key must be 1 to 200 printable characters';
-  elsif p_key is null and p_on_duplicate <> 'reject' then
-    return 'on_duplicate needs a unique_key';
-  elsif not isfinite(p_at) or p_at >= timestamptz '9990-01-01 00:00:00Z' then
-    return 'at is too late';
-  elsif p_at < p_now - interval '365 days' then
-    return 'at is more than 365 days in the past';
-  elsif p_at + make_interval(secs => p_deadline_seconds) <= p_now then
-    return 'deadline has already passed, so the job would never run';
-  elsif p_expires_at <= p_now then
-    return 'expires_at has already passed, so the job would never run';
-  elsif not p_expires_at - coalesce(p_at, p_now + p_delay) between interval '1 second' and interval '30 days' then
-    return 'expires_at must be from 1 second to 30 days after the time of the job';
-  elsif hourbell.is_payload(p_payload) then
-    return null;
-  end if;
-  return 'the payload must be a JSON object of at most 262144 bytes, nested at most 32 deep';
+  return hourbell.job_problem(
+    p_now, p_at, p_key, p_payload, p_expires_at, p_deadline_seconds, p_on_duplicate, p_delay);
 exception
   when data_exception then return 'the payload is not valid JSON: ' || sqlerrm;
   when statement_too_complex then return 'the payload is nested more than 32 deep';
@@ -293,19 +289,17 @@ begin
     else 'queued or running' end;
 end $$;
 
--- Creates jobs, all or none. See `hourbell.try_enqueue` in store/public for arguments and result.
-create or replace function hourbell.enqueue_jobs(
+-- Creates jobs, all or none: the arguments and the result of `enqueue_jobs`, whose plan settings apply.
+create or replace function hourbell.enqueue_any(
   p_terms text, p_payloads text[], p_term_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
 ) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
-language plpgsql
-set plan = lookups set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
   now constant timestamptz := hourbell.clock();
   n constant int := coalesce(cardinality(p_payloads), 0);
   base constant bigint := hourbell.id_base(now);
   term record;
-  is_plain boolean;
   k int := 0;  -- the number of terms
   t int; seconds int;
   -- By term:
@@ -337,10 +331,6 @@ begin
           select coalesce(array_position(p_term_of, k), 1), null::bigint, term.outcome, null::bigint, term.detail;
         return;
       end if;
-      -- The common case: one job that nothing can refuse.
-      is_plain := n = 1 and coalesce(p_term_of[1], 1) = 1 and p_unique_keys[1] is null and not term.has_quota
-        and term.idempotency_key is null;
-      exit when is_plain;
       owners[k] := term.tenant; heads[k] := term.head; tails[k] := term.tail;
       settings[k] := jsonb_build_object(
         'queue', term.queue, 'target', term.target, 'priority', term.priority, 'at_most_once', term.at_most_once,
@@ -348,7 +338,7 @@ begin
         'key', term.key, 'key_limit', term.key_limit, 'notifies', 0);
       delays[k] := term.delay; expiries[k] := term.expires_at; deadlines[k] := term.deadline_seconds;
       on_duplicates[k] := term.on_duplicate; notifies[k] := term.notify;
-      if term.has_quota then limited := limited || term.tenant; end if;
+      if term.has_quota and term.tenant <> all (limited) then limited := limited || term.tenant; end if;
       once := coalesce(once, 'enqueue:' || term.idempotency_key);
     end loop;
     -- The common case is checked as a whole.
@@ -366,31 +356,7 @@ begin
       return;
     end if;
   end;
-  if is_plain then
-    detail := hourbell.enqueue_problem(now, p_at[1], null, p_payloads[1], term.expires_at, term.deadline_seconds,
-      term.on_duplicate, term.delay);
-    place := 1;
-    if detail is not null then
-      outcome := 'invalid';
-      return next;
-      return;
-    end if;
-    first_at := coalesce(p_at[1], now + term.delay);
-    if term.expires_at is not null then
-      term.start_seconds := floor(extract(epoch from term.expires_at - first_at))::int;
-      term.tail := term.tail || ',"start_deadline_seconds":' || term.start_seconds;
-    end if;
-    outcome := 'created';
-    job_id := hourbell.next_id(base);
-    perform hourbell.create_job(
-      now, job_id, first_at, p_actor,
-      hourbell.enqueued_spec(term.head, p_payloads[1], term.tail, null, term.on_duplicate, first_at), term.tenant,
-      term.queue, term.target, term.priority, term.at_most_once, term.start_seconds, term.deadline_seconds, term.key,
-      term.key_limit);
-    if term.notify and first_at <= now + interval '1 second' then perform pg_notify('hourbell', ''); end if;
-    return next;
-    return;
-  elsif n = 1 then
+  if n = 1 then
     t := coalesce(p_term_of[1], 1);
     detail := case when t not between 1 and k then 'term_of is not the number of a term'
       else hourbell.enqueue_problem(
@@ -578,6 +544,102 @@ begin
     select r.place, coalesce(s.holder, s.id), 'kept', coalesce(s.holder, s.id), null
     from unnest(repeats, firsts) as r(place, first) join stored as s on s.place = r.first
     order by 1;
+end $$;
+
+-- Creates jobs, all or none. See `hourbell.try_enqueue` in store/public for arguments and result.
+create or replace function hourbell.enqueue_jobs(
+  p_terms text, p_payloads text[], p_term_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
+) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
+language plpgsql
+set plan = lookups set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  term jsonb;
+  new record;
+begin
+  -- The common case: one job that nothing can refuse.
+  if cardinality(p_payloads) = 1 and coalesce(p_term_of[1], 1) = 1 and p_unique_keys[1] is null then
+    -- Nothing is written in this block, so it needs no transaction id.
+    begin
+      term := p_terms::jsonb -> 0;
+      if term - '{task,tenant,queue,priority,delay_seconds,timeout_seconds}'::text[] = '{}' then
+        -- Few options, as most terms have: `read_term` prepares the reading of all of them, which takes twice as long.
+        select x.now, x.at, hourbell.next_id(hourbell.id_base(x.now)) as id, w.id as tenant, q.id as queue,
+          -k.id as target, x.priority, false as at_most_once, null::bigint as key, 1 as key_limit,
+          null::timestamptz as start_by, null::timestamptz as finish_by,
+          hourbell.enqueued_spec(
+            '{"name":"' || k.name || '","action":{"type":"TASK","name":"' || k.name || '","payload":', p_payloads[1],
+            concat('},"type":"ONE_TIME"', ',"retry_policy":' || q.retry_policy,
+              ',"timeout_seconds":' || coalesce(x.timeout_seconds, q.timeout_seconds),
+              ',"tenant_id":"' || nullif(w.name, 'default') || '"', ',"queue":"' || nullif(q.name, 'default') || '"',
+              ',"priority":' || nullif(x.priority, 2)),
+            null, null, x.at) as spec,
+          case when x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end
+        into new
+        from (
+          select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
+            n.delay_seconds, (term ->> 'timeout_seconds')::int as timeout_seconds,
+            (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(term ->> 'priority', 'MEDIUM')) - 1)::smallint
+              as priority
+          from (select hourbell.clock() as now, (term ->> 'delay_seconds')::float8 as delay_seconds offset 0) as n
+          offset 0) as x
+        join hourbell.tasks as k on k.name = term ->> 'task'
+        join hourbell.queues as q on q.name = coalesce(term ->> 'queue', 'default')
+        join hourbell.tenants as w on w.name = coalesce(term ->> 'tenant', 'default')
+        where w.max_jobs is null and x.priority is not null and coalesce(x.delay_seconds, 0) between 0 and 315360000
+          and coalesce(x.timeout_seconds, 1) between 1 and 86400
+          and hourbell.job_problem(x.now, p_at[1], null, p_payloads[1], null, null, 'reject', null) is null;
+      else
+        select x.now, x.at, hourbell.next_id(hourbell.id_base(x.now)) as id, t.tenant, t.queue, t.target, t.priority,
+          t.at_most_once, t.key, t.key_limit,
+          x.at + make_interval(secs => x.start_seconds) as start_by,
+          x.at + make_interval(secs => t.deadline_seconds) as finish_by,
+          hourbell.enqueued_spec(t.head, p_payloads[1], t.tail
+            || case when t.expires_at is null then '' else ',"start_deadline_seconds":' || x.start_seconds end,
+            null, null, x.at) as spec,
+          case when t.notify and x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end
+        into new
+        from (select hourbell.clock() as now offset 0) as n
+        cross join hourbell.read_term(p_terms::json -> 0) as t
+        cross join lateral (
+          select n.now, a.at, case when t.expires_at is null then t.start_seconds
+            else floor(extract(epoch from t.expires_at - a.at))::int end as start_seconds
+          from (select coalesce(p_at[1], n.now + t.delay) as at offset 0) as a offset 0) as x
+        where t.outcome is null and not t.has_quota and t.idempotency_key is null
+          and hourbell.job_problem(
+            x.now, p_at[1], null, p_payloads[1], t.expires_at, t.deadline_seconds, t.on_duplicate, t.delay) is null;
+      end if;
+    exception when data_exception or statement_too_complex then null;  -- `enqueue_any` finds out which
+    end;
+    if found then
+      return query
+        with made as (
+          insert into hourbell.executions
+            (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
+             target, key, key_limit)
+          values
+            (new.id, new.at, new.at, new.tenant, new.queue, new.priority, new.start_by, new.finish_by, 1,
+             hourbell.origin_schedule(), new.at_most_once, new.spec, new.target, new.key, new.key_limit)),
+        -- A tenant that has got a quota since: `list_quota_jobs` relies on it.
+        counted as (
+          insert into hourbell.quota_jobs (tenant, id)
+          select t.id, new.id from hourbell.tenants as t where t.id = new.tenant and t.max_jobs is not null),
+        noted as (
+          insert into hourbell.audit (at, tenant, job, actor, operation)
+          values (new.now, new.tenant, new.id, p_actor, 'create'))
+        insert into hourbell.due (run_at, id, tenant, queue, priority, target, key)
+        values (new.at, new.id, new.tenant, new.queue, new.priority, new.target, new.key)
+        returning 1, new.id, 'created', null::bigint, null::text;
+      if new.start_by is not null or new.finish_by is not null then
+        insert into hourbell.deadlines (at, id, kind)
+        select d.at, new.id, d.kind
+        from (values (new.start_by, hourbell.deadline_start()), (new.finish_by, hourbell.deadline_finish()))
+          as d(at, kind) where d.at is not null;
+      end if;
+      return;
+    end if;
+  end if;
+  return query select * from hourbell.enqueue_any(p_terms, p_payloads, p_term_of, p_at, p_unique_keys, p_actor);
 end $$;
 
 -- Cancels the job of a task that has a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to

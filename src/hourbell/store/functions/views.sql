@@ -66,11 +66,20 @@ $$;
 create or replace function hourbell.location_of(
   e hourbell.executions, p_ids bigint[], p_slabs tid[], p_live boolean, p_now timestamptz, out in_due boolean,
   out in_parked boolean, out in_paused boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint,
-  out progress text, out worker text, out expires_at timestamptz, out status text
+  out progress text, out worker text, out expires_at timestamptz, out status text, out waiting_for text
 ) returns setof record
 language sql stable as $$
   select p.*, l.*, (select o.progress from hourbell.progress as o where o.id = e.id and o.fence = l.fence), s.*,
-    hourbell.live_status(e, p.in_due, p.in_paused, l.session, p_now)
+    hourbell.live_status(e, p.in_due, p.in_paused, l.session, p_now),
+    -- As the codes of `explain`, as far as the place says it; `parked`: its blocker is still to be looked up.
+    case
+      when l.session is not null then null
+      when p.in_paused then 'paused'
+      when p.in_due and e.run_at > p_now
+        then coalesce(e.waits_for, case when e.attempt > 0 then 'retrying' else 'not_due' end)
+      when p.in_parked then 'parked'
+      when p.in_due then 'admission'
+      else 'worker_slot' end
   from (values (e.id)) as w(id)
   left join lateral (
     select claimed_at, fence, session from hourbell.leased

@@ -69,3 +69,29 @@ left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 cross join lateral (
   select count(*) as in_use from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as h
 where p.id = $1
+
+-- name: waits
+-- What the executions $1, whose time has come, wait for: whether a live session serves their queue ($3, in the same order);
+-- the kind of the blocker under which they are parked, and how much room it has; whether they are suspects. $2 now.
+-- A blocker is looked at once, however many wait for it.
+with wanted as materialized (
+  select w.id, w.queue, p.kind, p.key
+  from unnest($1::bigint[], $3::text[]) as w(id, queue)
+  left join lateral (select kind, key from hourbell.parked as p where p.id = w.id offset 0) as p on true),
+queues as materialized (
+  select q.id, q.name, exists (
+    select from hourbell.sessions as s where (s.all_queues or q.id = any (s.queues)) and s.expires_at > $2) as served
+  from hourbell.queues as q where q.name = any ($3)),
+blockers as materialized (
+  select b.kind, b.key, l.rate is not null as has_rate, l.max_concurrency is not null and l.max_concurrency <= (
+    select count(*) from (
+      select from hourbell.limit_holds as h where h.kind = b.kind and h.key = b.key limit l.max_concurrency) as h) as is_full,
+    b.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), b.key) as lacks_task
+  from (select distinct kind, key from wanted where kind is not null) as b
+  left join hourbell.limits as l on l.kind = b.kind and l.key = b.key)
+select w.id, w.kind, q.served, coalesce(b.is_full, false) as is_full, coalesce(b.has_rate, false) as has_rate,
+  coalesce(b.lacks_task, false) as lacks_task,
+  exists (select from hourbell.suspects as s where s.queue = q.id and s.id = w.id offset 0) as in_suspects
+from wanted as w
+left join queues as q on q.name = w.queue
+left join blockers as b on b.kind = w.kind and b.key = w.key

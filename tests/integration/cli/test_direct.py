@@ -1,0 +1,73 @@
+"""Commands straight on the database: HOURBELL_DATABASE_URL, and no server anywhere."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hourbell.documents.keys import NewKey
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.api_keys import create_key
+from hourbell.engine.operations.idempotency import Write
+from hourbell.security.access import KeyRole
+from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import Database
+from integration.cli.conftest import Command
+from ports import free_port
+
+
+@pytest.fixture
+def direct(database: str, tmp_path: Path) -> Command:
+    env = {"HOURBELL_DATABASE_URL": database, "HOURBELL_PORT": str(free_port())}
+    return Command({**env, "HOME": str(tmp_path)})
+
+
+async def on(command: Command, *args: str, good: bool = True) -> str:
+    """What a command prints; it has an event loop of its own."""
+    done = await asyncio.to_thread(command, *args)
+    assert (done.code == 0) is good, done.err
+    return done.out if good else f"{done.code} {done.err}"
+
+
+async def test_a_job_is_created_explained_and_deleted_without_a_server(direct: Command) -> None:
+    create = ("jobs", "create", "reminder", "--task", "shop.remind", "--payload", '{"n": 1}')
+    job = (await on(direct, *create, "--delay", "3600")).strip()
+    assert job in await on(direct, "jobs", "list")
+    assert "remind" in await on(direct, "jobs", "get", "reminder", "--output", "json")
+    assert "not_due" in await on(direct, "jobs", "explain", job)
+    await on(direct, "jobs", "delete", job, "--yes")
+    assert job not in await on(direct, "jobs", "list")
+    assert "There is no job named nothing" in await on(direct, "jobs", "get", "nothing", good=False)
+
+
+async def test_it_needs_no_key_where_servers_do_and_the_audit_trail_names_it(
+    direct: Command, database: str
+) -> None:
+    opened = await Database.open(database, connections=1)
+    try:
+        engine = Engine(opened, DatabaseClock(opened))
+        await create_key(engine, NewKey("ops", KeyRole.ADMIN, None), Write())
+        await on(direct, "queues", "set", "mail", "--max-concurrency", "3")
+        assert "mail" in await on(direct, "queues", "list")
+        actors = await opened.fetch("select distinct actor from hourbell.audit")
+    finally:
+        await opened.close()
+    assert "command line" in {row["actor"] for row in actors}
+
+
+async def test_errors_have_the_exit_codes_of_a_server(direct: Command) -> None:
+    wrong = ("jobs", "create", "x", "--task", "a", "--cron", "61 * * * *")
+    assert (await on(direct, *wrong, good=False)).startswith("1 ")
+    assert (await on(direct, "executions", "get", "exe_0000000000000", good=False)).startswith("3 ")
+
+
+async def test_a_database_that_cannot_be_used_is_named(direct: Command) -> None:
+    direct.env["HOURBELL_DATABASE_URL"] = f"postgresql://u@127.0.0.1:{free_port()}/x"
+    said = await on(direct, "jobs", "list", good=False)
+    assert said.startswith("2 hourbell: The database of HOURBELL_DATABASE_URL cannot be used")
+
+
+async def test_a_server_that_is_named_is_called(direct: Command) -> None:
+    direct.env["HOURBELL_URL"] = f"http://127.0.0.1:{free_port()}"
+    said = await on(direct, "jobs", "list", good=False)
+    assert said.startswith("6 hourbell: No response from")
