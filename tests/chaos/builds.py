@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "138fbc75bfcff3b4a75e54dc01d0f0e0433012b0"
+OLDER = "57f2749e8cb7c4556063f732b5f7e1d3a4465228"
 TESTS = Path(__file__).parent.parent
 
 

@@ -1044,6 +1044,15 @@ class Cell(Part[R]):
         return Call(method="GET", path=f"{_API}/forecast", answer=v.Forecast, query=query)
 
     @Method
+    def forecast_minute(
+        self, at: datetime, *, tenant_id: str | None = None
+    ) -> Call[v.ForecastMinute]:
+        """The jobs that will be due in the minute of this instant, at most 100."""
+        query = {"at": at, "tenant_id": tenant_id}
+        path = f"{_API}/forecast/minute"
+        return Call(method="GET", path=path, answer=v.ForecastMinute, query=query)
+
+    @Method
     def overview(self, *, window: str | None = None) -> Call[v.Overview]:
         """The state of the cell: what happened in a window (15m, 1h, 6h, 24h), what waits."""
         path = f"{_API}/overview"

@@ -646,6 +646,24 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     capacity_per_minute: Capacity | None = None
 
 
+class DueJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that will be due in a minute."""
+
+    at: datetime
+    job_id: str
+    job_name: str | None
+    tenant_id: str
+    execution_id: str | None  # None: it is not planned yet
+
+
+class ForecastMinute(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs that will be due in a minute, by time."""
+
+    at: datetime  # the start of the minute
+    items: Sequence[DueJob]
+    more: bool  # there may be others
+
+
 class Percentiles(msgspec.Struct, frozen=True):
     """How late executions started, in milliseconds."""
 

@@ -49,6 +49,7 @@ RETURNED = {
     "Queue": values.Queue,
     "Target": values.Target,
     "Forecast": values.Forecast,
+    "ForecastMinute": values.ForecastMinute,
     "Overview": values.Overview,
     "Worker": values.Worker,
     "WorkerWithExecutions": values.WorkerWithExecutions,

@@ -201,6 +201,7 @@ def test_an_execution_is_shown_with_its_attempts():
         "created_at": "2024-01-01T00:00:00Z",
         "status": "DEAD",
         "reason": "retries_exhausted",
+        "waiting_for": None,
         "scheduled_for": "2026-04-06T12:00:00.25Z",
         "started_at": "2026-04-06T12:00:00.25Z",
         "finished_at": "2026-04-06T12:00:00.25Z",
