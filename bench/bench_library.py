@@ -19,10 +19,11 @@ from pathlib import Path
 
 import asyncpg
 import uvloop
-from support import Counter, engine, per_second, report, server, spawn
+from support import Counter, engine, per_second, report, server, spawn, until_empty
 
 from hourbell import App, Context, WorkerOptions
 from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.core import Engine
 from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.model.jobs import TaskAction
 from hourbell.sdk.running import AppRunner
@@ -36,7 +37,7 @@ AT_ONCE = 100
 IN_TRANSACTION = 1_500
 STARTS = 500
 COMPUTED = 6_000
-DRAINED = 40_000
+DRAINED = 100_000
 DRAINS = 5
 PAD = "x" * 180
 
@@ -105,7 +106,7 @@ async def drain(dsn: str, runner: str) -> None:
     async with engine(dsn) as made:
         dispatch = PostgresDispatch(made)
         action = AppRunner(app) if runner == "library" else Counter(DRAINED)
-        settings = WorkerSettings(name=runner, slots=1_000, tasks=tuple(app.tasks))
+        settings = WorkerSettings(name=runner, slots=6_000, tasks=tuple(app.tasks))
         worker = Worker(dispatch, {TaskAction: action}, settings)
         if isinstance(action, AppRunner):
             action.attach(worker, dispatch)
@@ -123,10 +124,8 @@ async def drain(dsn: str, runner: str) -> None:
     print(used)  # after all lines of logs
 
 
-async def drained_by(dsn: str, runner: str) -> tuple[float, float]:
+async def drained_by(made: Engine, dsn: str, runner: str) -> tuple[float, float]:
     """Executions per second of a backlog, and microseconds of the worker process's own time for each."""
-    connection = await asyncpg.connect(dsn)
-    before = await connection.fetchval(_ENDED)
     await app.enqueue_many(remind.bind(n, PAD) for n in range(DRAINED))
     child = spawn("drain", dsn, runner)
     assert child.stdin is not None
@@ -135,17 +134,18 @@ async def drained_by(dsn: str, runner: str) -> tuple[float, float]:
     began = time.monotonic()
     child.stdin.write("go\n")
     child.stdin.flush()
-    while await connection.fetchval(_ENDED) - before < DRAINED:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await until_empty(made)
     took = time.monotonic() - began
     own, _ = child.communicate("stop\n")
-    await connection.close()
     return DRAINED / took, float(own.split()[-1]) / DRAINED * 1e6
 
 
 async def drains(dsn: str) -> dict[str, object]:
-    await drained_by(dsn, "engine")  # PostgreSQL creates the files of its log
-    turns = [[await drained_by(dsn, by) for by in ("engine", "library")] for _ in range(DRAINS)]
+    async with engine(dsn) as made:
+        await drained_by(made, dsn, "engine")  # PostgreSQL creates the files of its log
+        turns = [
+            [await drained_by(made, dsn, by) for by in ("engine", "library")] for _ in range(DRAINS)
+        ]
     sides = list(zip(*turns, strict=True))
     rates = [statistics.median(rate for rate, _ in side) for side in sides]
     own = [statistics.median(us for _, us in side) for side in sides]
@@ -226,13 +226,13 @@ async def starts() -> list[float]:
 async def measure(dsn: str) -> None:
     app.url = dsn
     async with app:
-        drained = await drains(dsn)
+        late = await starts()  # first: what was drained leaves work for autovacuum
         by_one, by_two = [await computed_by(dsn, processes) for processes in (1, 2)]
-        late = await starts()
         one = await single()
         many = await concurrent()
         plain, ours = await in_transaction(dsn)
         whole = await bulk()
+        drained = await drains(dsn)
     report(
         "library",
         bulk_per_second=per_second(BULK, whole),

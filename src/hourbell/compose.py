@@ -78,7 +78,7 @@ API_TIMEOUT_SECONDS = 5.0  # database timeout of API requests
 
 _NOT_MIGRATED = (
     "The database lacks tables or functions of this version. Run `hourbell migrate` of this "
-    "version once, then start again."
+    "version once, then try again."
 )
 _NO_KEYS = (
     "The API would listen on {host}, where other machines can reach it, but no API key exists, so "

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 import services
 from conftest import in_database
@@ -752,6 +752,46 @@ def test_a_minute_of_the_forecast_opens_its_jobs(watched: Watched) -> None:
     page.reload()  # the minute is in the address
     table.get_by_role("link", name="settlement-039").click()
     expect(page.get_by_role("heading", name="settlement-039", level=1)).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_a_minute_of_the_forecast_says_that_there_are_more_jobs(watched: Watched) -> None:
+    page = watched.page
+    due = {"at": "2099-01-01T00:00:07Z", "job_id": "job_1", "job_name": "a", "tenant_id": "acme"}
+    items = [{**due, "execution_id": each} for each in ("exe_1", "exe_2")]
+    answer = {"at": "2099-01-01T00:00:00Z", "items": items, "more": True}
+    asked: list[str] = []
+
+    def fulfill(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json=answer)
+
+    page.route("**/api/v1/forecast/minute*", fulfill)
+    watched.open("/forecast?minute=2099-01-01T00:00:59Z")
+    expect(page.get_by_text("The first 2; there are more.")).to_be_visible()
+    assert "2099-01-01T00%3A00%3A00.000Z" in asked[0]
+    answer["items"] = []
+    page.reload()
+    expect(page.get_by_text("Choose a tenant, or wait")).to_be_visible()
+    watched.open("/forecast?minute=2099-01-01T00:00:59Z&tenant_id=acme")
+    expect(page.get_by_text("too many jobs to look this minute up")).to_be_visible()
+    expect(page.get_by_text("Choose a tenant")).to_have_count(0)
+    assert watched.problems() == []
+
+
+def test_a_link_to_the_minute_that_is_open_scrolls_to_it(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/forecast")
+    link = page.get_by_role("table", name="Herds").get_by_role("link", name="Jobs").last
+    link.click()
+    opened = page.get_by_role("heading", name=re.compile("^Due at "))
+    expect(page.get_by_role("table", name="Jobs of this minute")).to_be_visible()
+    link.scroll_into_view_if_needed()
+    page.mouse.wheel(0, 10_000)
+    expect(opened).not_to_be_in_viewport()
+    link.click()
+    expect(opened).to_be_in_viewport()
+    opened.click(trial=True)  # nothing covers it
     assert watched.problems() == []
 
 

@@ -565,7 +565,9 @@ def _execution() -> Schema:
             },
             "reason": or_null(_choice(Reason)),
             "waiting_for": or_null(
-                _text("What it waits for, as the code of an explanation. Null: it runs, or ended.")
+                _text(
+                    "What it waits for, as the code of an explanation. Null: it runs, its target is to complete it, or it has ended."
+                )
             ),
             "scheduled_for": _instant("The nominal time."),
             "started_at": or_null(_instant("Start of the latest attempt.")),
@@ -701,7 +703,7 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
         **_array({"enum": list(counts)}),
         "description": (
             f"Counts that are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
-            f"examining so many executions of the cell."
+            f"examining that many executions of the cell."
         ),
     }
     return response_object_of(

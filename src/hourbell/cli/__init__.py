@@ -10,5 +10,5 @@ apply, reconcile, files, imports, importers
 migrate, doctor, bench, next, completion
                        an installation, a rule, a shell
 remote, servers, direct, output, params
-                       shared: which server, how to call it or do without, what to print
+                       shared: which server, how to call it, or work without one, what to print
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from hourbell.cli.process import NO_DATABASE, database_problem
@@ -18,24 +18,23 @@ from hourbell.client.connections import BlockingConnections
 from hourbell.compose import unserved_api
 from hourbell.model.errors import ConfigurationError
 from hourbell.observe.logs import configure_logs
-from hourbell.settings import from_environment
+from hourbell.settings import Settings, from_environment
 
-T = TypeVar("T")
 Application = Callable[..., Awaitable[None]]
 
 _URL = "http://localhost"  # of requests; nothing listens there
 
 
 class UnservedConnections(BlockingConnections):
-    """Carries out plans by calling an application, in an event loop that runs only meanwhile."""
+    """Carries out plans by calling an application, in an event loop that runs only during a call."""
 
-    def __init__(self, application: Application, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(Endpoint(url=_URL, api_key=None, retries=0))
+    def __init__(self, application: Application, runner: asyncio.Runner, retries: int) -> None:
+        super().__init__(Endpoint(url=_URL, api_key=None, retries=retries))
         self._application = application
-        self._loop = loop
+        self._runner = runner
 
     def _send(self, request: Request) -> Answer:
-        return self._loop.run_until_complete(_call(self._application, request))
+        return self._runner.run(_call(self._application, request))  # Ctrl-C cancels it
 
     def close(self) -> None:
         """There are no connections."""
@@ -49,20 +48,25 @@ class DirectClient(SyncClient):
 
 
 @contextmanager
-def direct_client(env: Mapping[str, str]) -> Iterator[SyncClient]:
+def direct_client(env: Mapping[str, str], retries: int) -> Iterator[SyncClient]:
     """A client of the API in this process, on the configured database."""
     settings = from_environment(env)
-    configure_logs("warning")
+    configure_logs("error")  # of what is only a warning, the command itself tells
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            application = runner.run(stack.enter_async_context(unserved_api(settings)))
-        except NO_DATABASE as error:
-            raise ConfigurationError(database_problem(error)) from error
-        try:
-            yield DirectClient(UnservedConnections(application, runner.get_loop()))
+            application = runner.run(_open(stack, settings))
+            yield DirectClient(UnservedConnections(application, runner, retries))
         finally:
             runner.run(stack.aclose())
+
+
+async def _open(stack: AsyncExitStack, settings: Settings) -> Application:
+    try:
+        return await stack.enter_async_context(unserved_api(settings))
+    except NO_DATABASE as error:
+        otherwise = "name a server with HOURBELL_URL or --profile"
+        raise ConfigurationError(database_problem(error, otherwise)) from error
 
 
 async def _call(application: Application, request: Request) -> Answer:

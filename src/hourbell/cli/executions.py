@@ -33,6 +33,7 @@ from hourbell.model.executions import ExecutionStatus
 
 POLL_SECONDS = 1.0
 MAX_FOLLOWED = 1_000  # the newest executions, which `tail` looks at
+_STATUS_WIDTH = len("QUEUED(tenant_concurrency)")  # no other status with its reason is longer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,10 +130,14 @@ def _cells(execution: Execution) -> Sequence[str]:
 
 def status_text(execution: Execution) -> str:
     """The status, with the reason of an end that is not the usual one, or of the wait."""
-    reason = execution.reason
-    if reason is None and execution.waiting_for not in ("not_due", "retrying"):
-        reason = execution.waiting_for
+    reason = execution.reason or _waiting_for(execution)
     return execution.status if reason is None else f"{execution.status}({reason})"
+
+
+def _waiting_for(execution: Execution) -> str | None:
+    """What it waits for, unless its status says that already."""
+    code = execution.waiting_for
+    return None if code in ("not_due", "retrying") else code
 
 
 @executions_command.command("get")
@@ -153,7 +158,7 @@ def _print_execution(session: Session, execution: Execution) -> None:
             ("Job", f"{execution.job_id} {execution.job_name or ''}".strip()),
             ("Status", execution.status),
             ("Reason", execution.reason),
-            ("Waits for", execution.waiting_for),
+            ("Waiting", _waiting_for(execution)),
             ("Tenant", execution.tenant_id),
             ("Queue", execution.queue),
             ("Origin", execution.origin),
@@ -272,7 +277,7 @@ def _print_followed(execution: Execution) -> None:
     # Each line is printed when it is known, so that columns have a fixed width.
     row = (
         execution.execution_id,
-        f"{status_text(execution):24}",
+        f"{status_text(execution):{_STATUS_WIDTH}}",
         f"{execution.attempt:3}",
         f"{milliseconds_text(execution.duration_ms):>8}",
         execution.job_name or execution.job_id,

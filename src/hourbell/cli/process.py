@@ -169,7 +169,9 @@ def _stop_now(settings: Settings) -> None:
         os._exit(130)
 
 
-def database_problem(error: Exception) -> str:
+def database_problem(
+    error: Exception, otherwise: str = "unset it to use the embedded PostgreSQL"
+) -> str:
     # The underlying error; the text that StoreUnavailable adds is about writes.
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     reason = str(cause).rstrip(".") or type(cause).__name__
@@ -177,5 +179,5 @@ def database_problem(error: Exception) -> str:
         reason = "the connection was refused"  # without the addresses that were tried
     return (
         f"The database of HOURBELL_DATABASE_URL cannot be used: {reason}. Fix the setting or the "
-        f"database, or unset it to use the embedded PostgreSQL."
+        f"database, or {otherwise}."
     )

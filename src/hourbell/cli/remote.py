@@ -139,7 +139,7 @@ def _client_of(server: Server) -> AbstractContextManager[SyncClient]:
         # Here, because a command that calls a server needs no engine.
         from hourbell.cli.direct import direct_client
 
-        return direct_client(os.environ)
+        return direct_client(os.environ, _RETRIES)
     return SyncClient(server.url, server.api_key, retries=_RETRIES)
 
 

@@ -62,10 +62,10 @@ def top_command(session: Session, window: str, every: float, once: bool) -> None
 
 @contextmanager
 def _keyboard() -> Iterator[Callable[[float], bool]]:
-    """A function that waits so many seconds for the key `q`, and returns whether it was pressed.
+    """A function that waits up to `seconds` for the key `q`, and returns whether it was pressed.
 
-    Meanwhile the terminal gives out keys at once and does not show them. However the command ends,
-    it is afterwards as it was.
+    Meanwhile the terminal delivers keys immediately and does not echo them. However the command
+    ends, its settings are restored.
     """
     if not sys.stdin.isatty():
         yield _sleep

@@ -267,7 +267,9 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     status: str
     reason: str | None
-    waiting_for: str | None  # a code of `Explanation`; None: it runs, or has ended
+    waiting_for: (
+        str | None
+    )  # a code of `Explanation`; None: it runs, awaits its target, or has ended
     scheduled_for: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -305,8 +305,8 @@ def _may_be_uncommitted(kind: str, identifier: str) -> Iterator[None]:
         yield
     except NotFound as error:
         error.message = (
-            f"There is no {kind} {identifier}. The transaction that enqueued it has not committed, or "
-            f"was rolled back: ask after its commit. What ended long ago is removed by retention."
+            f"There is no {kind} {identifier}. The transaction that enqueued it may not have committed "
+            f"yet or may have been rolled back, or retention may have removed the {kind}."
         )
         error.args = (error.message,)
         raise

@@ -418,7 +418,8 @@ def load_app(target: str) -> App:
     An error inside the module is the user's, and is raised as it is.
     """
     module_name, _, name = target.partition(":")
-    if not all(part.isidentifier() for part in module_name.split(".")):
+    # A part need not be an identifier: my-app.tasks can be imported by this name.
+    if not all(module_name.split(".")) or "/" in module_name or "\\" in module_name:
         raise ConfigurationError(
             f"{target!r} does not name a module. Name the app as module:variable, such as "
             f"shop.tasks:app for the file shop/tasks.py."

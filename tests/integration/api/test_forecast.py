@@ -105,6 +105,19 @@ async def test_a_minute_with_many_jobs_says_that_there_are_more(
     assert (len(body["items"]), body["more"]) == (2, True)
 
 
+async def test_jobs_that_have_not_started_hide_no_others_of_a_minute(api: Client, engine: Engine):
+    now = await engine.clock.now()
+    minute = (now.minute + 30) % 60
+    far = format_instant(now + timedelta(days=300))
+    for timezone in ("UTC", "Europe/Berlin"):
+        every_second = {"cron": "* * * * * *", "timezone": timezone, "starts_at": far}
+        await api.created(recurring(schedule=every_second))
+    for name in ("a", "b", "c"):
+        await api.created(hourly(minute, name=name))
+    at = next(iter(await counts(api, "hours=1")))
+    assert [name for name, _, _ in await due_in(api, at)] == ["a", "b", "c"]
+
+
 async def test_a_minute_of_the_past_has_nothing(api: Client):
     await api.created(recurring(schedule={"every_seconds": 10}))
     body = (await api.get(f"{FORECAST}/minute?at=2026-01-01T00:00:00Z")).body

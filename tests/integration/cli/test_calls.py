@@ -143,8 +143,18 @@ def test_a_waiting_execution_is_explained_and_cancelled(hourbell: Command) -> No
     (execution,) = hourbell.good("executions", "list", "--job", job, "-o", "json").json
     explained = hourbell.good("executions", "explain", execution["execution_id"]).out
     assert "not_due" in explained
+    assert "not_due" not in hourbell.good("executions", "get", execution["execution_id"]).out
     hourbell.good("executions", "cancel", execution["execution_id"])
     assert status(hourbell, execution["execution_id"]) == "CANCELLED"
+
+
+def test_an_execution_is_shown_with_what_it_waits_for(hourbell: Command) -> None:
+    job = made(hourbell, "unserved", "--delay", "0", "--task", "count")
+    (execution,) = hourbell.good("executions", "list", "--job", job, "-o", "json").json
+    get = ("executions", "get", execution["execution_id"])
+    waits = re.compile(r"^Waiting +no_worker_for_task$", re.MULTILINE)
+    eventually(lambda: waits.search(hourbell.good(*get).out) is not None)
+    hourbell.good("executions", "cancel", execution["execution_id"])
 
 
 def test_tail_prints_a_line_for_each_change_until_it_is_interrupted(

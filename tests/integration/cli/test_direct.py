@@ -1,8 +1,10 @@
 """Commands straight on the database: HOURBELL_DATABASE_URL, and no server anywhere."""
 
 import asyncio
+import signal
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from hourbell.documents.keys import NewKey
@@ -12,8 +14,12 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.security.access import KeyRole
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
-from integration.cli.conftest import Command
+from integration.cli.conftest import PATIENCE_SECONDS, Command
 from ports import free_port
+
+_SOME_WAIT = """
+select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())
+"""
 
 
 @pytest.fixture
@@ -65,6 +71,24 @@ async def test_a_database_that_cannot_be_used_is_named(direct: Command) -> None:
     direct.env["HOURBELL_DATABASE_URL"] = f"postgresql://u@127.0.0.1:{free_port()}/x"
     said = await on(direct, "jobs", "list", good=False)
     assert said.startswith("2 hourbell: The database of HOURBELL_DATABASE_URL cannot be used")
+
+
+async def test_ctrl_c_ends_a_command_whose_statement_waits(direct: Command, database: str) -> None:
+    locker, watcher = await asyncpg.connect(database), await asyncpg.connect(database)
+    try:
+        async with locker.transaction():
+            await locker.execute("lock table hourbell.jobs in access exclusive mode")
+            listing = direct.started("jobs", "list")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not await watcher.fetchval(_SOME_WAIT):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            listing.send_signal(signal.SIGINT)
+            _, said = await asyncio.to_thread(listing.communicate, timeout=PATIENCE_SECONDS)
+    finally:
+        await locker.close()
+        await watcher.close()
+    assert listing.returncode == 130
+    assert "Traceback" not in said
 
 
 async def test_a_server_that_is_named_is_called(direct: Command) -> None:

@@ -260,7 +260,7 @@ async def test_a_job_of_an_open_transaction_is_waited_for(app: App, database: st
             waiting = asyncio.create_task(job.result(20))
             for ask in (job.get, job.explain, job.cancel):
                 with pytest.raises(
-                    NotFound, match="The transaction that enqueued it has not committed"
+                    NotFound, match="The transaction that enqueued it may not have committed"
                 ):
                     await ask()
             await transaction.commit()

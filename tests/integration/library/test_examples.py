@@ -172,6 +172,8 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
         ("", "shopping:app", "hourbell: There is no module 'shopping' in "),
         ("", ":app", "hourbell: ':app' does not name a module. Name the app as module:variable"),
         ("", "./shop.py", "hourbell: './shop.py' does not name a module."),
+        ("", "shop/tasks:app", "hourbell: 'shop/tasks:app' does not name a module."),
+        ("", "my-shop:app", "hourbell: my-shop:app is not an App: my-shop has no App."),
         (
             "from hourbell import App\nApp('a').task(queues='x')",
             "shop",
@@ -182,7 +184,8 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
 def test_an_app_that_cannot_be_loaded_ends_the_command_with_code_2(
     tmp_path: Path, source: str, target: str, said: str
 ) -> None:
-    (tmp_path / "shop.py").write_text(source)
+    for name in ("shop.py", "my-shop.py"):
+        (tmp_path / name).write_text(source)
     done = subprocess.run(
         ["hourbell", "worker", target],
         cwd=tmp_path,

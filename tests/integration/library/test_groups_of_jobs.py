@@ -68,7 +68,9 @@ async def test_a_group_and_its_jobs_are_created_together_or_not_at_all(
         with pytest.raises(WaitTimeout, match="its transaction is open"):
             await group.wait(0.01)
         await transaction.rollback()
-        with pytest.raises(NotFound, match="has not committed, or was rolled back"):
+        with pytest.raises(
+            NotFound, match="may not have committed yet or may have been rolled back"
+        ):
             await group.get()
         assert await live(engine) == []
         with pytest.raises(InvalidArguments, match=r"job_.* is a job of another tenant than then="):

@@ -81,6 +81,55 @@ async def test_jobs_from_before_a_quota_are_listed_and_counted(still: Engine) ->
         await create(still, one_time(tenant_id="acme"))
 
 
+_SLOW_INSERT = """
+create function public.wait_here() returns trigger language plpgsql set lock_timeout = 0 as
+  $$ begin perform pg_advisory_xact_lock_shared(77); return null; end $$;
+create trigger waits before insert on hourbell.due for each statement execute function public.wait_here();
+"""
+_ENQUEUE = "select hourbell.enqueue('mail', tenant => 'acme', delay => '1 hour')"
+_IN_QUOTA = "select count(*) from hourbell.quota_jobs"
+
+
+@pytest.mark.parametrize("by_sql", [True, False])
+async def test_a_job_that_is_inserted_while_its_tenant_gets_a_quota_is_counted(
+    still: Engine, by_sql: bool
+) -> None:
+    """Its statement has begun, and so has not seen the quota, but has not written anything."""
+    later = one_time(tenant_id="acme", schedule={"delay_seconds": 3600})
+    await create(still, later)
+    await run_housekeeping(still, None, START)  # makes partitions
+    async with still.database.connection() as holder, still.database.connection() as admin:
+        await admin.execute(
+            "insert into hourbell.tasks (name, created_at) values ('mail', hourbell.clock())"
+            " on conflict do nothing"
+        )
+        jobs = 1
+        for _ in range(3):  # every connection has ids in reserve, and writes nothing to get one
+            made = [create(still, later) for _ in range(8)]
+            made += [still.database.value(_ENQUEUE) for _ in range(8)]
+            jobs += len(await asyncio.gather(*made))
+        await admin.execute(_SLOW_INSERT)
+        try:
+            await holder.execute("select pg_advisory_lock(77)")
+            enqueued = asyncio.create_task(
+                still.database.value(_ENQUEUE) if by_sql else create(still, later)
+            )
+            await somebody_waits(still, "enqueue" if by_sql else "create_jobs")
+            await set_tenant(still, "acme", TenantSettings(max_jobs=99), Write())
+            for _ in range(3):
+                await run_housekeeping(still, None, START)
+            await holder.execute("select pg_advisory_unlock(77)")
+            await enqueued
+        finally:
+            await holder.execute("select pg_advisory_unlock_all()")
+            await admin.execute(
+                "drop trigger waits on hourbell.due; drop function public.wait_here"
+            )
+    for _ in range(3):
+        await run_housekeeping(still, None, START)
+    assert await still.database.value(_IN_QUOTA) == jobs + 1
+
+
 async def test_a_run_that_another_transaction_is_creating_is_taken_over(still: Engine) -> None:
     job = await create(still, recurring())
     occurrence = START + timedelta(days=1)

@@ -191,11 +191,10 @@ export function span(seconds: number): string {
   return seconds < 60 ? `${seconds} s` : duration(seconds * 1000);
 }
 
-/** 10,000+ where counting has stopped */
 /** What an execution waits for, in few words; the code of an explanation. */
 const WAITS: Record<string, string> = {
   paused: "paused",
-  no_worker: "no worker of its queue",
+  no_worker: "no worker for its queue",
   no_worker_for_task: "no worker for its task",
   admission: "about to be admitted",
   worker_slot: "for a free worker",
@@ -219,6 +218,7 @@ export function waitWords(code: string | null | undefined): string {
   return WAITS[code] ?? code.replaceAll("_", " ");
 }
 
+/** 10,000+ where counting has stopped */
 export function counted(number: number | null | undefined, atLeast = false): string {
   return number === null || number === undefined ? "–" : `${group(number)}${atLeast ? "+" : ""}`;
 }

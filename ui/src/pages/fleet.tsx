@@ -60,7 +60,7 @@ export function Fleet() {
                 <>
                   <Table label="Workers" columns={workerColumns()} rows={page.items} keyOf={(worker) => worker.session_id} open={(worker) => `/fleet/${worker.session_id}`} />
                   <Pager page={page} size={100} noun="worker" />
-                  <TableFooter>A worker over HTTP that has not run anything yet is listed while its claim waits.</TableFooter>
+                  <TableFooter>A worker over HTTP that has not run anything yet is listed only while one of its claims waits.</TableFooter>
                 </>
               ) : state === "alive" ? (
                 <Empty action={<Code label="Command" text="hourbell worker" />}>No worker is alive. Start one:</Empty>

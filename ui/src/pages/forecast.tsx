@@ -37,7 +37,7 @@ export function ForecastPage() {
 
 function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
   const [params, setParams] = useParams();
-  const opened = Date.parse(params.get("minute") ?? "");
+  const opened = Math.floor(Date.parse(params.get("minute") ?? "") / 60_000) * 60_000;
   const { clock } = useSettings();
   const zone = clock === "job" ? localZone : zoneFor(clock);
   const capacity = forecast.capacity_per_minute.executions;
@@ -62,7 +62,17 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
             : `It has done up to ${group(capacity)} in a minute, so all should start on time.`}
       </p>
       <Panel title={`Runs due in each minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
-        <HeatMap rows={rows} capacity={capacity} zone={zone} peak={at} herds={herds} open={(minute) => setParams({ minute: new Date(minute).toISOString() })} />
+        <HeatMap
+          rows={rows}
+          capacity={capacity}
+          zone={zone}
+          peak={at}
+          herds={herds}
+          open={(minute) => {
+            setParams({ minute: new Date(minute).toISOString() });
+            showOpened();
+          }}
+        />
         <Scale capacity={capacity} />
         <Muted>Click a minute, or press Enter on it, to see its jobs.</Muted>
       </Panel>
@@ -145,11 +155,22 @@ function countAt(forecast: Forecast, minute: number): number {
   return forecast.minutes.find((each) => Date.parse(each.at) === minute)?.executions ?? 0;
 }
 
+const OPENED = "opened-minute";
+const BELOW_BAR = 64; // the bar stays at the top of the window
+
+/** Scrolls to the minute that is open, if one is. */
+function showOpened(): void {
+  const panel = document.getElementById(OPENED);
+  // Above the window, the nearest edge of a long list would be its end.
+  panel?.scrollIntoView({ block: panel.getBoundingClientRect().top < BELOW_BAR ? "start" : "nearest" });
+}
+
 /** The jobs of one minute. */
 function MinuteJobs({ at, count, zone, tenant, close }: { at: number; count: number; zone: string; tenant: string | null; close: () => void }) {
   const read = useApi<ForecastMinute>("/api/v1/forecast/minute", { at: new Date(at).toISOString(), tenant_id: tenant }, { keep: true });
-  const panel = useRef<HTMLDivElement>(null);
-  useEffect(() => void panel.current?.scrollIntoView({ block: "nearest" }), [at]);
+  const me = useMe();
+  const ofTenant = Boolean(tenant || me?.tenant_id);
+  useEffect(showOpened, [at]);
   type Due = ForecastMinute["items"][number];
   const columns: Column<Due>[] = [
     {
@@ -167,16 +188,16 @@ function MinuteJobs({ at, count, zone, tenant, close }: { at: number; count: num
     { id: "planned", title: "Planned", cell: (due) => (due.execution_id ? "yes" : "not yet") },
   ];
   return (
-    <div ref={panel}>
+    <div id={OPENED} style={{ scrollMarginTop: BELOW_BAR }}>
       <Panel title={`Due at ${absolute(at, zone, now(), false)}`} actions={<Button small onClick={close}>Close</Button>} flush>
         <Reading of={read} what="jobs of this minute" rows={4}>
           {(minute) =>
             minute.items.length === 0 ? (
-              <Empty>{minute.more ? "Too many schedules are due before this minute to look it up. Choose a tenant, or wait until it is nearer." : "Nothing is due in this minute."}</Empty>
+              <Empty>{!minute.more ? "Nothing is due in this minute." : ofTenant ? "There are too many jobs to look this minute up. Wait until it is nearer." : "Too many schedules are due before this minute to look it up. Choose a tenant, or wait until it is nearer."}</Empty>
             ) : (
               <>
-                <Table label="Jobs of this minute" columns={columns} rows={minute.items} keyOf={(due) => `${due.job_id} ${due.at}`} />
-                <TableFooter>{minute.more ? `The first ${group(minute.items.length)} of ${plural(Math.max(count, minute.items.length), "run")}.` : `${plural(minute.items.length, "run")}.`}</TableFooter>
+                <Table label="Jobs of this minute" columns={columns} rows={minute.items} keyOf={(due) => `${due.job_id} ${due.at} ${due.execution_id ?? ""}`} />
+                <TableFooter>{listedWords(minute, count)}</TableFooter>
               </>
             )
           }
@@ -184,6 +205,13 @@ function MinuteJobs({ at, count, zone, tenant, close }: { at: number; count: num
       </Panel>
     </div>
   );
+}
+
+function listedWords({ items, more }: ForecastMinute, count: number): string {
+  const listed = items.length;
+  if (!more) return `${plural(listed, "run")}.`;
+  // The count may be too low, or not known.
+  return count > listed ? `The first ${group(listed)} of ${plural(count, "run")}.` : `The first ${group(listed)}; there are more.`;
 }
 
 /** A grid with one tab stop; arrow keys move, and the line above tells the cell. */
@@ -295,7 +323,7 @@ function Herds({ herds }: { herds: Herd[] }) {
     { id: "zone", title: "Zone", cell: (herd) => herd.timezone },
     { id: "jobs", title: "Jobs", kind: "number", cell: (herd) => group(herd.jobs) },
     { id: "tenants", title: "Tenants", cell: tenantNames },
-    { id: "open", title: "Jobs of it", cell: (herd) => <Link href={changed("/forecast", new URLSearchParams(params), { minute: `${herd.at.slice(0, 17)}00Z` })}>Jobs</Link>, unlabelled: true },
+    { id: "open", title: "Jobs of it", cell: (herd) => <Link href={changed("/forecast", new URLSearchParams(params), { minute: `${herd.at.slice(0, 17)}00Z` })} onClick={showOpened}>Jobs</Link>, unlabelled: true },
   ];
   return <Table label="Herds" columns={columns} rows={herds.slice(0, 20)} keyOf={(herd) => `${herd.at} ${herd.rule} ${herd.timezone}`} />;
 }

@@ -54,6 +54,7 @@ _MIN_RUNS = 100  # in a minute that says something about it
 _MINUTE = timedelta(minutes=1)
 _MICROSECOND = timedelta(microseconds=1)
 MAX_DUE_JOBS = 100  # of a minute that are listed
+_MAX_MOMENTS = 2_000  # of timetables in that minute
 
 
 class ForecastHerd(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,14 +170,17 @@ async def forecast_minute(
         cut = len(timetables) == _MAX_TIMETABLES
     else:
         timetables = await walk(engine, _Q["members_of_tenant"], tenant, now, _MAX_JOBS)
-        cut = sum(row["n"] for row in timetables) >= _MAX_JOBS
-    moments = await asyncio.to_thread(_moments, timetables, after, through, most)
+        cut = sum(row["n"] for row in timetables) >= _MAX_JOBS or any(
+            row["size"] >= _MAX_MEMBERS_OF_ONE for row in timetables
+        )
+    moments = await asyncio.to_thread(_moments, timetables, after, through)
+    cut = cut or len(moments) == _MAX_MOMENTS
     args = [number for number, _ in moments], [moment for _, moment in moments]
     fired = await walk(engine, _Q["members_at"], *args, tenant, most, _MAX_MEMBERS_OF_ONE)
     waiting = await walk(
         engine, _Q["waiting_in"], after, through, most, tenant, _MAX_MEMBERS_OF_ONE
     )
-    cut = cut or not all(row["wanted"] for row in waiting)
+    cut = cut or any(row["is_last"] for row in waiting)
     found = [
         DueJob(
             at=row["run_at"],
@@ -193,17 +197,17 @@ async def forecast_minute(
 
 
 def _moments(
-    timetables: Iterable[asyncpg.Record], after: datetime, through: datetime, most: int
+    timetables: Iterable[asyncpg.Record], after: datetime, through: datetime
 ) -> list[tuple[int, datetime]]:
-    """At which moments in (after, through] timetables fire that are not planned so far."""
+    """At which moments in (after, through] timetables fire that are not planned so far, at most _MAX_MOMENTS."""
     found: list[tuple[int, datetime]] = []
     for number, row in {row["id"]: row for row in timetables}.items():
         first: datetime = row["next_fire_at"]
-        if first > through or len(found) >= most:
+        if first > through or len(found) == _MAX_MOMENTS:
             continue
         rule = _rule_or_none(row)
         moment = first if first > after else None if rule is None else rule.next(after)
-        while moment is not None and moment <= through and len(found) < most:
+        while moment is not None and moment <= through and len(found) < _MAX_MOMENTS:
             found.append((number, moment))
             moment = None if rule is None else rule.next(moment)
     return found

@@ -208,6 +208,7 @@ begin
   end if;
 
   if p_ids <> '{}' then
+    perform pg_current_xact_id();  -- assigned before the next snapshot: `list_quota_jobs` relies on it
     perform hourbell.insert_one_time(
       p_now, p_actors, p_ids, p_requests, p_at, p_instants, p_job_tenants, p_settings, p_specs, p_run_settings, p_unique,
       repeated, dropped);

@@ -144,7 +144,7 @@ language sql stable as $$
     o.deadline_seconds,
     case when o.concurrency_key is not null then hourbell.key_number(o.tenant, o.concurrency_key) end,
     coalesce(o.concurrency_limit, 1),
-    make_interval(secs => coalesce(o.delay_seconds, 0)), o.expires_at, o.on_duplicate, o.notify, o.idempotency_key
+    case when o.problem is null then make_interval(secs => coalesce(o.delay_seconds, 0)) end, o.expires_at, o.on_duplicate, o.notify, o.idempotency_key
   from (
     select o.*, k.id as task_id, q.id as queue_id, q.timeout_seconds as queue_timeout_seconds, w.id as tenant_id,
       w.max_jobs,
@@ -559,7 +559,8 @@ declare
 begin
   -- The common case: one job that nothing can refuse.
   if cardinality(p_payloads) = 1 and coalesce(p_term_of[1], 1) = 1 and p_unique_keys[1] is null then
-    -- Nothing is written in this block, so it needs no transaction id.
+    -- Nothing is written in this block, so it needs no transaction id of its own. That of the whole transaction is
+    -- assigned before the snapshot of the write: `list_quota_jobs` relies on it.
     begin
       term := p_terms::jsonb -> 0;
       if term - '{task,tenant,queue,priority,delay_seconds,timeout_seconds}'::text[] = '{}' then
@@ -574,7 +575,7 @@ begin
               ',"tenant_id":"' || nullif(w.name, 'default') || '"', ',"queue":"' || nullif(q.name, 'default') || '"',
               ',"priority":' || nullif(x.priority, 2)),
             null, null, x.at) as spec,
-          case when x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end
+          case when x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end, pg_current_xact_id()
         into new
         from (
           select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
@@ -597,7 +598,8 @@ begin
           hourbell.enqueued_spec(t.head, p_payloads[1], t.tail
             || case when t.expires_at is null then '' else ',"start_deadline_seconds":' || x.start_seconds end,
             null, null, x.at) as spec,
-          case when t.notify and x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end
+          case when t.notify and x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end,
+          pg_current_xact_id()
         into new
         from (select hourbell.clock() as now offset 0) as n
         cross join hourbell.read_term(p_terms::json -> 0) as t
@@ -620,7 +622,7 @@ begin
           values
             (new.id, new.at, new.at, new.tenant, new.queue, new.priority, new.start_by, new.finish_by, 1,
              hourbell.origin_schedule(), new.at_most_once, new.spec, new.target, new.key, new.key_limit)),
-        -- A tenant that has got a quota since: `list_quota_jobs` relies on it.
+        -- A tenant that has got a quota since.
         counted as (
           insert into hourbell.quota_jobs (tenant, id)
           select t.id, new.id from hourbell.tenants as t where t.id = new.tenant and t.max_jobs is not null),

@@ -22,18 +22,18 @@ group by 1 order by 1
 
 -- name: waiting_in
 -- The executions that `waiting` counts in ($1, $2], of the tenant $4 (null: of all): the first $3 of each tier by time, among
--- $5 rows and as many slabs of it. One that is not `wanted` is the last that was examined: there may be others.
-select w.wanted, e.id, coalesce(e.job, e.id) as job, w.run_at, s.name as tenant_name,
+-- $5 rows and as many slabs of it. `is_last`: the last that was examined, `wanted` or not: there may be others.
+select w.wanted, w.is_last, e.id, coalesce(e.job, e.id) as job, w.run_at, s.name as tenant_name,
   coalesce((select name from hourbell.jobs as j where j.id = e.job), e.spec::json ->> 'name') as job_name
 from (
   select w.* from generate_series(0, 15) as t(tier) cross join lateral (
-    (select d.run_at, d.id, $4::int is null or d.tenant = $4 as wanted from (
+    (select d.run_at, d.id, $4::int is null or d.tenant = $4 as wanted, d.pos = $5 as is_last from (
        select d.*, row_number() over (order by d.run_at) as pos from hourbell.due as d
        where hourbell.tier(d.priority, d.flags) = t.tier and d.run_at > $1 and d.run_at <= $2
        order by d.run_at limit $5) as d
      where $4::int is null or d.tenant = $4 or d.pos = $5 limit $3)
     union all
-    (select d.run_at, m.id, $4::int is null or m.tenant = $4 from (
+    (select d.run_at, m.id, $4::int is null or m.tenant = $4, d.pos = $5 from (
        select d.*, row_number() over (order by d.run_at) as pos from hourbell.due_slabs as d
        where hourbell.tier(d.priority, d.flags) = t.tier and d.run_at > $1 and d.run_at <= $2
        order by d.run_at limit $5) as d
@@ -43,10 +43,10 @@ cross join lateral (select * from hourbell.executions as e where e.id = w.id off
 cross join lateral (select name from hourbell.tenants as s where s.id = e.tenant offset 0) as s
 
 -- name: members_at
--- The jobs of the timetables $1 that are due with them at the moments $2, of the tenant $3 (null: of all): at most $4 of each,
--- among $5 memberships of it.
+-- The jobs of the timetables $1 that are due with them at the moments $2, of the tenant $3 (null: of all): the first $4 by time,
+-- among $5 memberships of each timetable.
 select w.at as run_at, m.job, j.name as job_name, s.name as tenant_name
-from unnest($1::bigint[], $2::timestamptz[]) as w(timetable, at)
+from (select * from unnest($1::bigint[], $2::timestamptz[]) as w(timetable, at) order by w.at) as w
 cross join lateral (
   select m.job, m.tenant from (
     select * from hourbell.memberships as m where m.timetable = w.timetable limit $5) as m
@@ -54,6 +54,7 @@ cross join lateral (
   limit $4) as m
 cross join lateral (select name from hourbell.jobs as j where j.id = m.job offset 0) as j
 cross join lateral (select name from hourbell.tenants as s where s.id = m.tenant offset 0) as s
+order by w.at limit $4
 
 -- name: firing_by
 -- Timetables to be planned up to $1, the earliest first, at most $2.
