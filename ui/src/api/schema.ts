@@ -1000,7 +1000,7 @@ export interface components {
                 waiting: number;
                 parked: number;
                 not_planned: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: ("jobs" | "running" | "waiting" | "parked" | "not_planned")[];
             } | null;
             starts: number | null;
@@ -1039,7 +1039,7 @@ export interface components {
                 running: number;
                 parked: number;
                 workers: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: ("ready" | "running" | "parked" | "workers")[];
             } | null;
         };
@@ -1057,7 +1057,7 @@ export interface components {
             /** @description Current counts. Null in lists, unless asked for. */
             counts: {
                 parked: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining so many executions of the cell. */
+                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: "parked"[];
             } | null;
         };
