@@ -92,7 +92,8 @@ class Pipe:
             message = await messages.next()
             match message:
                 case Call():
-                    self.send(Began())
+                    # Sent before the function runs, not by `send`: it may kill this process at once.
+                    self._writer.write(framed(Began()))
                     self.calls.put(message)
                 case Answer():
                     self._answered(message)
