@@ -3,11 +3,14 @@
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from hourbell.cli.main import COMMANDS
+from hourbell.cli.main import COMMANDS, main
 from hourbell.cli.roles import worker_command
 
 SERVE_OR_SEND = ("litestar", "uvicorn", "aiohttp")
@@ -65,3 +68,44 @@ def test_an_option_of_a_worker_that_means_nothing_is_refused(
 ) -> None:
     done = CliRunner().invoke(worker_command, ["shop:app", option, value])
     assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command)
+        else:
+            yield command
+
+
+def test_every_command_that_prints_json_has_the_same_short_option_for_it() -> None:
+    spellings = {
+        command.name: set(option.opts)
+        for command in commands(main)
+        for option in command.params
+        if option.name == "output"
+    }
+    assert len(spellings) > 20
+    assert all(names == {"--output", "-o"} for names in spellings.values()), spellings
+
+
+@pytest.mark.parametrize("command", ["--help", "next @daily", "doctor"])
+@pytest.mark.parametrize(
+    ("stdout", "code", "said"),
+    [(">&-", None, ""), (">/dev/full", 1, "hourbell: The output: No space left on device.\n")],
+    ids=["closed", "full"],
+)
+def test_a_stdout_that_cannot_be_written_is_no_traceback(
+    command: str, stdout: str, code: int | None, said: str, tmp_path: Path
+) -> None:
+    hourbell = f"{sys.executable} -m hourbell {command} {stdout}"
+    done = subprocess.run(
+        ["sh", "-c", hourbell], env={"HOURBELL_DATA_DIR": str(tmp_path)}, capture_output=True
+    )
+    assert "Traceback" not in done.stderr.decode()
+    assert "Exception" not in done.stderr.decode()
+    assert done.stderr.decode().endswith(said)
+    assert code is None or done.returncode == code

@@ -128,7 +128,8 @@ def _checked(job: Imported, now: datetime) -> Imported:
 
 
 def _lines(file: str, owner: str, found: Import) -> Iterator[str]:
-    yield f"# Imported from {plain(shown(file))}. Check it, then: hourbell apply -f FILE --dry-run"
+    source = "stdin" if file == "-" else plain(file)
+    yield f"# Imported from {source}. Check it, then: hourbell apply -f FILE --dry-run"
     for note in found.notes:
         yield from _comment(note, "")
     yield from yaml_text({"owner": owner}).splitlines()

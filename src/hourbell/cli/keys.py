@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from hourbell.cli.output import Column, instant_text, print_json, print_table, say
+from hourbell.cli.output import Column, instant_text, print_list, say
 from hourbell.cli.remote import errors_as_exits, fail, open_client, profile_option
 from hourbell.cli.servers import choose_server
 from hourbell.client import Key
@@ -71,10 +71,7 @@ def list_command(output: str, profile: str | None) -> None:
     else:
         with open_client(profile) as client:
             keys = list(client.keys.each())
-    if output == "json":
-        print_json(keys)
-    else:
-        print_table(_COLUMNS, map(_cells, keys))
+    print_list(output == "json", keys, _COLUMNS, _cells, "There are no API keys.")
 
 
 @keys_command.command("revoke")

@@ -4,9 +4,12 @@ Each command has its own module, which is imported when the command is called, s
 next` does not have to load a web server.
 """
 
+import errno
 import gc
 import importlib
+import os
 import sys
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -50,6 +53,18 @@ _MAY_LOAD_AN_APP = ("up", "worker")
 
 
 class _CommandsOnDemand(click.Group):
+    def main(self, *args: Any, **extra: Any) -> Any:
+        _open_closed_streams()
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # Python would write the rest again when it exits.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            click.echo(f"hourbell: {error.filename or 'The output'}: {error.strerror}.", err=True)
+            sys.exit(1)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -81,6 +96,13 @@ class _CommandsOnDemand(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         found = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [CompletionItem(name, help=COMMANDS[name][1]) for name in found]
+
+
+def _open_closed_streams() -> None:
+    """Without this a socket could get the number of a stream that the caller has closed: `>&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 @click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})

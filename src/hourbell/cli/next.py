@@ -65,7 +65,9 @@ def _now() -> datetime:
     type=_JobId(),
     help="The id of the job whose values replace H. [default: an example]",
 )
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 def next_command(
     rule: str,
     timezone: str,

@@ -441,6 +441,8 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     hourbell: Command, url: str, config: Path
 ) -> None:
     # Last of its file: from here on the server requires keys.
+    none = hourbell.good("keys", "list")
+    assert (none.out, none.err) == ("", "There are no API keys.\n")
     admin = hourbell.good("keys", "create", "--role", "admin", "--name", "first").out.strip()
     denied = hourbell("jobs", "list")
     assert denied.code == 4

@@ -75,6 +75,11 @@ def test_a_crontab(tmp_path: Path) -> None:
     assert "7 of 10 jobs carried over" in result.stderr
 
 
+def test_a_crontab_from_a_pipe() -> None:
+    result = CliRunner().invoke(import_command, ["crontab", "-"], input="0 2 * * * /bin/true\n")
+    assert result.stdout.startswith("# Imported from stdin. Check it, then: hourbell apply")
+
+
 def test_a_system_crontab_has_users(tmp_path: Path) -> None:
     jobs = jobs_of(imported("crontab", "crontab.system", "--system"), tmp_path)
     assert jobs["php"]["action"]["payload"]["user"] == "www-data"
