@@ -44,6 +44,7 @@ from hourbell.model.errors import (
     UnsafeDatabase,
 )
 from hourbell.model.executions import Claimed, ExecutionStatus, Reason
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, JobStatus
 from hourbell.store import embedded, migrations
 from hourbell.store import function_set as function_sets
@@ -665,9 +666,13 @@ async def test_explain_names_the_earlier_run_that_is_in_the_way(world: World) ->
     parked = (await list_executions(world.engine, job.job_id)).items[0]
     assert parked.scheduled_for == minute(2)
     explained = await explain_execution(world.engine, parked.execution_id)
-    assert (explained.code, explained.execution_id) == ("overlap", parked.execution_id)
-    assert explained.blocked_by == BlockedBy(running.execution_id, job.job_id)
-    assert (await explain_job(world.engine, job.job_id)).execution_id == running.execution_id
+    assert (explained.code, explained.execution_id) == (
+        "overlap",
+        execution_text(parked.execution_id),
+    )
+    number = execution_text(running.execution_id)
+    assert explained.blocked_by == BlockedBy(number, job_text(job.job_id))
+    assert (await explain_job(world.engine, job.job_id)).execution_id == number
 
 
 # Retention.

@@ -284,18 +284,15 @@ def render_explanation(explanation: Explanation) -> dict[str, Any]:
         "since": _instant(explanation.since),
         "until": _instant(explanation.until),
         "expected_at": _instant(explanation.expected_at),
-        "execution_id": _execution_id(explanation.execution_id),
+        "execution_id": explanation.execution_id,
         "blocked_by": None
         if blocker is None
-        else {
-            "execution_id": execution_text(blocker.execution_id),
-            "job_id": job_text(blocker.job_id),
-        },
+        else {"execution_id": blocker.execution_id, "job_id": blocker.job_id},
         "holder": None
         if holder is None
         else {
-            "execution_id": _execution_id(holder.execution_id),
-            "job_id": None if holder.job_id is None else job_text(holder.job_id),
+            "execution_id": holder.execution_id,
+            "job_id": holder.job_id,
             "worker": holder.worker,
             "limit": holder.limit,
             "in_use": holder.in_use,
@@ -309,7 +306,7 @@ def render_explanation(explanation: Explanation) -> dict[str, Any]:
         "last_due": None
         if last is None
         else {
-            "execution_id": execution_text(last.execution_id),
+            "execution_id": last.execution_id,
             "scheduled_for": format_instant(last.scheduled_for),
             "status": last.status.value,
             "reason": None if last.reason is None else last.reason.value,
@@ -348,10 +345,6 @@ def _render_pause(pause: PauseDetails | None) -> dict[str, Any] | None:
         "reason": pause.reason,
         "until": _instant(pause.until),
     }
-
-
-def _execution_id(number: int | None) -> str | None:
-    return None if number is None else execution_text(number)
 
 
 def _instant(instant: datetime | None) -> str | None:

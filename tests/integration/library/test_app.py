@@ -78,7 +78,8 @@ async def test_a_job_is_stored_with_its_options(app: App, engine: Engine) -> Non
     assert (spec.schedule.at, spec.start_deadline_seconds, spec.labels) == (at, 300, {"a": "b"})
     view = await job.get()
     assert (view.status, view.task, view.attempt) == ("SCHEDULED", "shop.remind", 0)
-    assert (await job.explain()).code == "not_due"
+    explained = await job.explain()
+    assert (explained.code, explained.execution_id) == ("not_due", job.execution_id)
     with pytest.raises(DuplicateJob, match="SCHEDULED, runs 2031-05-06 10:00:00Z"):
         await configured.enqueue(cart_id=7)
     kept = (

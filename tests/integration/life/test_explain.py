@@ -56,8 +56,8 @@ async def test_a_dead_one_time_job_is_explained_as_dead_with_its_error_and_a_way
     job = await create(still, one_time(retry_policy=NO_RETRIES))
     await fail_one(still, await Hand.opened(still), Failed("The target answered 503.", "http_503"))
     explained = await explain_job(still, job.job_id)
-    assert (explained.code, explained.execution_id) == ("dead", job.job_id)
     number = execution_text(job.job_id)
+    assert (explained.code, explained.execution_id) == ("dead", number)
     assert explained.message == (
         "It has no further run: DEAD (retries_exhausted), after 1 attempt."
         " Last error (http_503): The target answered 503."
@@ -197,7 +197,7 @@ async def test_without_a_live_worker_it_waits_for_one_and_not_for_the_gate(still
     await still.database.value("delete from hourbell.sessions")
     job = await create(still, one_time(queue="lonely"))
     explained = await explain_job(still, job.job_id)
-    assert (explained.code, explained.execution_id) == ("no_worker", job.job_id)
+    assert (explained.code, explained.execution_id) == ("no_worker", execution_text(job.job_id))
     assert "lonely" in explained.message
     await Hand.opened(still, ["lonely"])
     assert (await explain_job(still, job.job_id)).code == "admission"

@@ -22,7 +22,7 @@ from hourbell.engine.views.explain import Explanation, Holder, explain_execution
 from hourbell.engine.views.job_details import PauseDetails, details_of
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.executions import Accepted, ExecutionStatus, Failed, Reason, Released, Snoozed
-from hourbell.model.ids import created_at
+from hourbell.model.ids import created_at, execution_text, job_text, parse_execution_id
 from hourbell.model.jobs import Pause, decode_spec
 from hourbell.model.limits import Limits, RateLimit
 from integration.life.limits import claimed, limit_queue, limit_tenant, queued
@@ -53,6 +53,11 @@ def reaches(scenario: Scenario) -> Scenario:
     """A scenario whose name is the code that it reaches."""
     SCENARIOS[scenario.__name__] = scenario
     return scenario
+
+
+def texts(one_time: int) -> tuple[str, str]:
+    """The ids of the execution and the job."""
+    return execution_text(one_time), job_text(one_time)
 
 
 async def settled(engine: Engine, hand: Hand, outcome: Any) -> None:
@@ -227,7 +232,7 @@ async def overlap(engine: Engine) -> Explanation:
     running = (await explain_job(engine, job.job_id)).execution_id
     waits = await engine.database.value("select id from hourbell.parked")
     explained = await explain_execution(engine, waits)
-    assert explained.holder == Holder(running, job.job_id, "hand", None, None)
+    assert explained.holder == Holder(running, job_text(job.job_id), "hand", None, None)
     assert explained.since == at("10:02")
     return explained
 
@@ -237,7 +242,7 @@ async def concurrency_key(engine: Engine) -> Explanation:
     head, follower = await queued(engine, 2, concurrency_key="k")
     await claimed(engine, await Hand.opened(engine))
     explained = await explain_execution(engine, follower)
-    assert explained.holder == Holder(head, head, "hand", 1, 1)
+    assert explained.holder == Holder(*texts(head), "hand", 1, 1)
     return explained
 
 
@@ -257,10 +262,10 @@ async def limited(engine: Engine, what: str, **limits: Any) -> Explanation:
         assert explained.until == START + 10 * SECOND
         assert "0.1 per second" in explained.message
         return explained
-    assert explained.holder == Holder(first, first, "hand", 1, 1)
+    assert explained.holder == Holder(*texts(first), "hand", 1, 1)
     if what == "target":  # the limit of a target is not the business of one tenant
         seen = await explain_execution(engine.scoped_to("default"), second)
-        assert seen.holder == Holder(first, first, "hand", None, None)
+        assert seen.holder == Holder(*texts(first), "hand", None, None)
     return explained
 
 
@@ -312,8 +317,9 @@ async def running(engine: Engine) -> Explanation:
 async def cancelling(engine: Engine) -> Explanation:
     explained = await running(engine)
     assert explained.execution_id is not None
-    await cancel_execution(engine, explained.execution_id, Write())
-    return await explain_execution(engine, explained.execution_id)
+    number = parse_execution_id(explained.execution_id)
+    await cancel_execution(engine, number, Write())
+    return await explain_execution(engine, number)
 
 
 @reaches
@@ -361,8 +367,9 @@ async def test_each_code_is_reached_and_says_since_when_and_who(still: Engine, c
     # Lists and the execution itself say the same code, as long as it waits.
     waits = None if code in NOT_WAITING else code
     listed = (await search_executions(still, ExecutionFilter())).items
-    alone = await get_execution(still, explained.execution_id)
-    (found,) = (each for each in listed if each.execution_id == explained.execution_id)
+    number = parse_execution_id(explained.execution_id)
+    alone = await get_execution(still, number)
+    (found,) = (each for each in listed if each.execution_id == number)
     assert (found.waiting_for, alone.waiting_for) == (waits, waits)
 
 

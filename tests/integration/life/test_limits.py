@@ -20,6 +20,7 @@ from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.resources import get_queue, get_tenant
 from hourbell.model.errors import InvalidInput, QuotaExceeded
 from hourbell.model.executions import Claimed
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.model.policies import Backoff, RetryPolicy
 from integration.life.limits import (
@@ -521,11 +522,11 @@ async def test_explain_names_what_blocks_and_who_has_it(still: Engine) -> None:
     hand = await Hand.opened(still)
     await claimed(still, hand)
     blocked = await explain_execution(still, second)
-    assert (blocked.code, blocked.execution_id) == ("tenant_concurrency", second)
-    assert blocked.blocked_by == BlockedBy(first, first)
+    assert (blocked.code, blocked.execution_id) == ("tenant_concurrency", execution_text(second))
+    assert blocked.blocked_by == BlockedBy(execution_text(first), job_text(first))
     blocked = await explain_execution(still, follower)
-    assert (blocked.code, blocked.execution_id) == ("concurrency_key", follower)
-    assert blocked.blocked_by == BlockedBy(head, head)
+    assert (blocked.code, blocked.execution_id) == ("concurrency_key", execution_text(follower))
+    assert blocked.blocked_by == BlockedBy(execution_text(head), job_text(head))
     blocked = await explain_execution(still, slow)
     assert (blocked.code, blocked.until) == ("tenant_rate", START + 10 * SECOND)
 
@@ -551,7 +552,7 @@ async def test_explain_has_a_code_for_every_limit(
     if code == "rate":
         assert blocked.until == START + 10 * SECOND
     else:
-        assert blocked.blocked_by == BlockedBy(first, first)
+        assert blocked.blocked_by == BlockedBy(execution_text(first), job_text(first))
 
 
 # Quotas and bounds.

@@ -40,7 +40,7 @@ from hourbell.model.executions import (
     ExecutionStatus,
     Reason,
 )
-from hourbell.model.ids import created_at, execution_text
+from hourbell.model.ids import created_at, execution_text, job_text
 from hourbell.model.jobs import Job, JobStatus, decode_spec
 from hourbell.model.schedules import Once
 from hourbell.store.queries import queries
@@ -82,15 +82,15 @@ _NOT_RUN = {
 class BlockedBy(msgspec.Struct, frozen=True):
     """An execution that holds what another execution waits for."""
 
-    execution_id: int
-    job_id: int
+    execution_id: str
+    job_id: str
 
 
 class Holder(msgspec.Struct, frozen=True):
     """What holds the thing that an execution waits for; None: unknown, or not for this caller."""
 
-    execution_id: int | None = None
-    job_id: int | None = None
+    execution_id: str | None = None
+    job_id: str | None = None
     worker: str | None = None  # that runs this execution
     limit: int | None = None  # of executions at once,
     in_use: int | None = None  # and how many there are
@@ -107,7 +107,7 @@ class LastError(msgspec.Struct, frozen=True):
 class LastDue(msgspec.Struct, frozen=True):
     """The last due occurrence of a job, if it has ended and did not succeed."""
 
-    execution_id: int
+    execution_id: str
     scheduled_for: datetime
     status: ExecutionStatus
     reason: Reason | None
@@ -116,14 +116,14 @@ class LastDue(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why an execution or a job has not run, or not ended."""
+    """Why an execution or a job has not run, or not ended. Ids are texts: users of the library see it."""
 
     code: str  # stable, for programs
     message: str
     since: datetime | None = None
     until: datetime | None = None  # when that changes by itself
     expected_at: datetime | None = None  # when its holder ends, if it runs as long as usual
-    execution_id: int | None = None  # the explained execution
+    execution_id: str | None = None  # the explained execution
     blocked_by: BlockedBy | None = None  # the holder, if the caller may see it
     holder: Holder | None = None
     attempt: int | None = None  # that runs, or the last one; 0: none yet; None: no execution
@@ -150,7 +150,7 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
             explained = _within_deadline(explained, row)
     return msgspec.structs.replace(
         explained,
-        execution_id=execution_id,
+        execution_id=execution_text(execution_id),
         attempt=attempt,
         max_attempts=max_attempts,
         last_error=_last_error(execution),
@@ -318,9 +318,10 @@ async def _holding(engine: Engine, row: asyncpg.Record, now: datetime) -> _Holdi
     runs = found.status is ExecutionStatus.RUNNING
     worker = found.worker if runs else None
     expected_at, usual = await _usual_end(engine, found, now) if runs else (None, "")
+    ids = execution_text(found.execution_id), job_text(found.job_id)
     return _Holding(
-        BlockedBy(found.execution_id, found.job_id),
-        Holder(found.execution_id, found.job_id, worker, limit, in_use),
+        BlockedBy(*ids),
+        Holder(*ids, worker, limit, in_use),
         expected_at if row["is_first"] else None,
         usual,
     )
@@ -445,7 +446,7 @@ async def _last_due(engine: Engine, job_id: int) -> LastDue | None:
     last = newest[0]
     explained = await explain_execution(engine, last.execution_id)
     return LastDue(
-        execution_id=last.execution_id,
+        execution_id=execution_text(last.execution_id),
         scheduled_for=last.scheduled_for,
         status=last.status,
         reason=last.reason,
