@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from types import UnionType
@@ -168,6 +168,10 @@ def _batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) 
 
 class BatchSignature(Signature):
     """Of a function that takes a list of items: what one item is enqueued with, and its result."""
+
+    def key(self, of: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """What a function of the user computes from the value of an item, which has no name."""
+        return of(self._bind(args, kwargs)["value"])
 
     @cached_property
     def _parameters(self) -> dict[str, inspect.Parameter]:

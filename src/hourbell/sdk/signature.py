@@ -98,6 +98,10 @@ class Signature:
             )
         return encoded.decode()
 
+    def key(self, of: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """What a function of the user computes from the arguments of a call, all of them by name."""
+        return of(**{**self._defaults, **self._bind(args, kwargs)})
+
     def arguments(self, payload: object) -> Arguments:
         """The arguments of a stored payload; raises Mismatch."""
         if not isinstance(payload, dict):
@@ -220,6 +224,10 @@ class Signature:
             for name, p in self._parameters.items()
             if p.default is p.empty and p.kind not in several
         ]
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        return {n: p.default for n, p in self._parameters.items() if p.default is not p.empty}
 
     @cached_property
     def _hints(self) -> dict[str, Any]:

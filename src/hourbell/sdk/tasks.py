@@ -194,11 +194,15 @@ class Configured(Generic[P, R_co]):
         options: Options = {**self._options}
         if declared.unique is not None and "unique_key" not in options:
             key = declared.unique.key
-            options["unique_key"] = _digest(payload) if key is None else key(*args, **kwargs)
+            options["unique_key"] = (
+                _digest(payload) if key is None else self._task._signature.key(key, args, kwargs)
+            )
             options["unique_scope"] = declared.unique.scope
             options.setdefault("on_duplicate", declared.unique.on_duplicate)
         if callable(declared.concurrency_key) and "concurrency_key" not in options:
-            options["concurrency_key"] = declared.concurrency_key(*args, **kwargs)
+            options["concurrency_key"] = self._task._signature.key(
+                declared.concurrency_key, args, kwargs
+            )
         for hook in self._task._app._hooks:
             hook(self._task, options)
         _check_options(options)

@@ -185,6 +185,33 @@ def test_a_concurrency_key_can_be_computed_from_the_arguments() -> None:
     assert "concurrency_key" not in term(task)  # of a schedule, or of SQL: there is no call
 
 
+@pytest.mark.parametrize("bound", [((7,), {}), ((), {"a": 7}), ((7, "x"), {})])
+def test_the_function_of_a_key_gets_every_argument_by_name_however_it_was_given(
+    bound: tuple[tuple[Any, ...], dict[str, Any]],
+) -> None:
+    app = App("shop")
+
+    @app.task(
+        name="mail",
+        unique=Unique(lambda a, b: f"{a}{b}"),
+        concurrency_key=lambda a, **_: f"tenant {a}",
+    )
+    async def mail(a: int, b: str = "x") -> None: ...
+
+    call = mail.bind(*bound[0], **bound[1])
+    assert call._planned.unique_key == "shop.mail:7x"
+    assert term_of_call(call)["concurrency_key"] == "tenant 7"
+
+
+def test_the_function_of_a_key_gets_the_value_of_an_item() -> None:
+    app = App("shop")
+
+    @app.batch_task(name="index", unique=Unique(lambda number: f"n:{number}"))
+    async def index(items: list[Item[int]]) -> None: ...
+
+    assert index.bind(7)._planned.unique_key == "shop.index:n:7"
+
+
 def test_a_job_expires_by_the_call_or_by_the_task() -> None:
     task = App("shop").task(expires_in=timedelta(minutes=1))(two)
     assert term(task)["expires_in_seconds"] == 60
