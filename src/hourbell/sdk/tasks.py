@@ -88,6 +88,7 @@ class TaskKeywords(TypedDict, total=False):
     schedule: Schedule | Sequence[Schedule]
     no_retry: Sequence[type[BaseException]]
     process: bool
+    max_calls: int | None
     labels: Mapping[str, str] | None
     middleware: Sequence[Middleware]
 
@@ -111,6 +112,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     schedule: tuple[Schedule, ...] = ()
     no_retry: tuple[type[BaseException], ...] = ()
     process: bool = False
+    max_calls: int | None = None  # of a process, which is then replaced; None: as many as there are
     labels: Mapping[str, str] = {}
     middleware: tuple[Middleware, ...] = ()
     batch: BatchOptions | None = None
@@ -247,6 +249,8 @@ class Task(Configured[P, R_co]):
         self.takes_context = _takes_context(fn, self.is_async)
         if options.process:
             _check_process(fn, self.is_async)
+        elif options.max_calls is not None:
+            raise InvalidTask(f"{self._short_name}: max_calls= is for tasks with process=True.")
         # Whether the options of a call depend on its arguments.
         self.has_own_options = options.unique is not None or callable(options.concurrency_key)
         # The common case of a worker: nothing to be done but to await it.
@@ -426,6 +430,7 @@ _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: _is_schedule(value) or _all_schedules(value),
         'made by cron("0 2 * * *") or every(60), or a list of such',
     ),
+    "max_calls": (lambda value: type(value) is int and value > 0, "1 or more"),
     "no_retry": (_all(_is_exception), "a list of types of exceptions"),
     "middleware": (_all(callable), "a list of functions"),
 }

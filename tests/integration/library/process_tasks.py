@@ -19,6 +19,11 @@ def pid_of_call() -> int:
     return os.getpid()
 
 
+@app.task(process=True, max_calls=2)
+def pid_of_one_of_two_calls() -> int:
+    return os.getpid()
+
+
 @app.task(process=True)
 def look(ctx: SyncContext, value: list[int]) -> list[Any]:
     if ctx.restore(str) is None:

@@ -21,6 +21,7 @@ from integration.library.process_tasks import (
     in_the_worker,
     look,
     pid_of_call,
+    pid_of_one_of_two_calls,
 )
 from integration.life.support import eventually
 
@@ -83,6 +84,17 @@ async def test_a_process_is_kept_and_has_a_context_and_its_outcomes_are_those_of
     status, reason, error = await ended(await fail.enqueue("exit"))
     assert (status, reason, error) == ("DEAD", "retries_exhausted", "SystemExit: leaving")
     assert await (await pid_of_call.enqueue()).result(20) == pids[0]
+
+
+async def test_a_process_is_replaced_after_max_calls(one: None) -> None:
+    pids = [await (await pid_of_one_of_two_calls.enqueue()).result(20) for _ in range(5)]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+    assert not any(map(is_alive, pids[:4]))
+    # It counts the calls of all tasks, and is the limit of this one.
+    assert await (await pid_of_call.enqueue()).result(20) == pids[4]
+    assert await (await pid_of_call.enqueue()).result(20) == pids[4]
+    assert await (await pid_of_one_of_two_calls.enqueue()).result(20) == pids[4]
+    assert await (await pid_of_call.enqueue()).result(20) != pids[4]
 
 
 async def test_a_process_that_dies_takes_only_its_own_execution_with_it(

@@ -120,6 +120,11 @@ def test_a_process_can_run_only_what_it_can_import() -> None:
     assert app.task(process=True)(a_function).options.process
 
 
+def test_only_a_process_has_a_number_of_calls() -> None:
+    with pytest.raises(InvalidTask, match="plain: max_calls= is for tasks with process=True"):
+        App("shop").task(max_calls=5)(plain)
+
+
 def test_two_functions_of_one_name_are_refused() -> None:
     app = App("shop")
     app.task(name="cleanup")(plain)
@@ -316,6 +321,7 @@ def test_an_option_of_the_wrong_kind_is_refused_where_it_is_written(
         ({"schedule": ["@daily"]}, "schedule must be made by cron"),
         ({"no_retry": ["ValueError"]}, "no_retry must be a list of types of exceptions"),
         ({"no_retry": ValueError}, "no_retry must be a list of types of exceptions"),
+        ({"process": True, "max_calls": 0}, "max_calls must be 1 or more, not 0"),
         ({"middleware": [1]}, "middleware must be a list of functions"),
     ],
 )

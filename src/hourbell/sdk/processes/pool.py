@@ -65,6 +65,7 @@ class Process:
         self._messages = Receiver(reader, FromProcess)
         self._reader = reader
         self._writer = writer
+        self.calls = 0
 
     @classmethod
     async def start(cls, start: Start) -> Process:
@@ -118,6 +119,7 @@ class Process:
     async def call(self, call: Call, answer: Answering) -> Ended:
         """Run a call; raises ProcessDied, or _NotStarted if the process was already dead."""
         has_begun = False
+        self.calls += 1
         self._writer.write(framed(call))
         try:
             while True:
@@ -212,7 +214,8 @@ class ProcessPool:
             while True:
                 process = await self._process()
                 try:
-                    ended = await process.call(call(), answer)
+                    made = call()
+                    ended = await process.call(made, answer)
                 except _NotStarted:
                     self._forget(process)
                     continue
@@ -225,7 +228,12 @@ class ProcessPool:
                     self._all.discard(process)
                     await process.kill()
                     raise
-                self._idle.append(process)
+                limit = self._app.tasks[made.task].options.max_calls
+                if limit is None or process.calls < limit:
+                    self._idle.append(process)
+                else:
+                    self._all.discard(process)
+                    await _whatever_happens(process.kill())
                 return _result(ended)
 
     def report(self) -> None:
