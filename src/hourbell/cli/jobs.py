@@ -23,7 +23,7 @@ from hourbell.cli.output import (
     show_count,
     show_progress,
 )
-from hourbell.cli.params import Instant
+from hourbell.cli.params import Instant, InstantOrWall
 from hourbell.cli.remote import (
     REFUSED,
     Session,
@@ -82,7 +82,11 @@ def _definition_options(command: F) -> F:
         (
             click.option("--cron", "rule", help="Recurring: a cron rule, such as '0 2 * * *'."),
             click.option("--every", type=int, help="Recurring: an interval in seconds."),
-            click.option("--at", type=Instant(), help="Once, at an instant (RFC 3339)."),
+            click.option(
+                "--at",
+                type=InstantOrWall(),
+                help="Once, at an instant (RFC 3339), or without an offset at a time of --timezone.",
+            ),
             click.option("--delay", type=int, help="Once, after so many seconds."),
             click.option("--timezone", help="IANA time zone name of the schedule."),
             click.option("--url", help="Call this URL."),

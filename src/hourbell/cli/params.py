@@ -6,13 +6,14 @@ from datetime import datetime
 
 import click
 
-from hourbell.model.instants import InvalidInstant, parse_instant
+from hourbell.model.instants import InvalidInstant, parse_instant, parse_instant_or_wall
 
 
 class Instant(click.ParamType[datetime]):
     """An instant, after RFC 3339."""
 
     name = "instant"
+    _parse = staticmethod(parse_instant)
 
     def convert(
         self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
@@ -20,6 +21,12 @@ class Instant(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            return parse_instant(value)
+            return self._parse(value)
         except InvalidInstant as error:
             self.fail(str(error), param, ctx)
+
+
+class InstantOrWall(Instant):
+    """An instant, or without an offset the wall time of a zone that another option names."""
+
+    _parse = staticmethod(parse_instant_or_wall)

@@ -323,7 +323,7 @@ def _aware(name: str, value: datetime | None) -> datetime | None:
 
 
 def instant_of(options: Options) -> datetime | None:
-    """The instant of `at`; a naive one is a wall time of `timezone`."""
+    """The instant of `at`; a naive one is a wall time of `timezone`, by the rule of a fixed time."""
     at = options.get("at")
     if at is None:
         if "timezone" in options:
@@ -339,11 +339,18 @@ def instant_of(options: Options) -> datetime | None:
         raise InvalidArguments(
             "at= has no time zone: use a datetime with tzinfo, or name one with timezone=."
         )
+    from hourbell.timing import rules
     from hourbell.timing.errors import TimingError
-    from hourbell.timing.zones import load_zone
 
+    timezone = options["timezone"]
     try:
-        zone = load_zone(options["timezone"])
+        instant = rules.instant_of(at, timezone)
     except TimingError as error:
-        raise InvalidArguments(f"timezone={options['timezone']!r}: {error}") from None
-    return at.replace(tzinfo=zone)
+        raise InvalidArguments(f"timezone={timezone!r}: {error}") from None
+    except OverflowError:
+        instant = None
+    if instant is None:
+        raise InvalidArguments(
+            f"at={at} does not exist in {timezone}: its clocks skip more than three hours there."
+        )
+    return instant

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration.cli.conftest import Command, eventually
+from integration.cli.conftest import Command, Done, eventually
 
 YEARLY = ("--cron", "0 3 1 1 *", "--task", "count")
 
@@ -72,6 +72,19 @@ def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(
     hourbell.good("jobs", "delete", "nightly", "--yes")
     assert hourbell("jobs", "get", "nightly").code == 3
     assert hourbell.good("jobs", "get", job_id, "-o", "json").json["status"] == "CANCELLED"
+
+
+def test_a_job_runs_once_at_an_instant_or_at_a_wall_time_of_a_zone(hourbell: Command) -> None:
+    def at(*options: str) -> Done:
+        return hourbell("jobs", "create", "wall", "--task", "t", "-o", "json", "--at", *options)
+
+    berlin = ("--timezone", "Europe/Berlin")
+    shown = at("2031-03-30T02:30:00", *berlin).json  # the clocks skip it
+    assert shown["next_run_at"] == "2031-03-30T03:00:00+02:00"
+    assert at("2031-07-01T02:30:00Z", *berlin).json["next_run_at"] == "2031-07-01T04:30:00+02:00"
+    refused = at("2031-07-01T02:30:00")
+    assert (refused.code, "or give a timezone" in refused.err) == (1, True)
+    assert at("tomorrow").code == 2
 
 
 def test_many_jobs_come_from_a_file_or_a_pipe(hourbell: Command, tmp_path: Path) -> None:

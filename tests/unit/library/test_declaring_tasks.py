@@ -274,6 +274,27 @@ def test_a_wall_time_needs_a_zone() -> None:
         _ = task.configure(at=wall.replace(tzinfo=UTC), delay=1)._at
 
 
+@pytest.mark.parametrize(
+    ("wall", "utc"),
+    [
+        ("2027-03-14T02:30:00", "2027-03-14T07:00:00Z"),
+        ("2027-11-07T01:30:00", "2027-11-07T05:30:00Z"),
+        ("2027-11-07T02:30:00.25", "2027-11-07T07:30:00.25Z"),
+    ],
+)
+def test_a_wall_time_at_a_clock_change_is_that_of_the_api(wall: str, utc: str) -> None:
+    task = App("shop").task(plain).configure
+    at = task(at=datetime.fromisoformat(wall), timezone="America/New_York")._at
+    assert at == datetime.fromisoformat(utc)
+
+
+def test_a_wall_time_that_never_comes_is_refused() -> None:
+    task = App("shop").task(plain).configure
+    for wall, zone in (("2011-12-30T12:00:00", "Pacific/Apia"), ("0001-01-01T00:00:00", "UTC")):
+        with pytest.raises(InvalidArguments, match=f"does not exist in {zone}"):
+            _ = task(at=datetime.fromisoformat(wall), timezone=zone)._at
+
+
 def test_a_misspelt_option_is_named() -> None:
     app = App("shop")
     with pytest.raises(InvalidArguments, match="configure has no option dealy"):
