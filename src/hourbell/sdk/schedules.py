@@ -64,7 +64,8 @@ def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
     try:
         payload = msgspec.json.decode(task._signature.payload((), schedule.args))
     except InvalidArguments as error:
-        raise ConfigurationError(f"The schedule of {task.name}: {error}") from None
+        why = str(error).removesuffix(" Nothing was enqueued.")
+        raise ConfigurationError(f"The args= of a schedule do not fit its task. {why}") from None
     if schedule.cron is not None:
         when: dict[str, Any] = {
             "cron": schedule.cron,

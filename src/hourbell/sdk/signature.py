@@ -91,6 +91,8 @@ class Signature:
             raise self._invalid(values, error) from None
         except (TypeError, ValueError) as error:  # of a hook
             raise InvalidArguments(f"{self._task}: {error}. Nothing was enqueued.") from None
+        if b"\\u0000" in encoded:
+            self._refuse_nul(msgspec.json.decode(encoded))
         if len(encoded) > MAX_PAYLOAD_BYTES:
             raise InvalidArguments(
                 f"{self._task}: the arguments have {len(encoded)} bytes as JSON, the maximum is "
@@ -380,6 +382,14 @@ class Signature:
             text += f" Options go into configure: {function}.configure({name}=…).enqueue(…)."
         return InvalidArguments(f"{text} Nothing was enqueued.")
 
+    def _refuse_nul(self, payload: dict[str, Any]) -> None:
+        for name, value in payload.items():
+            if _has_nul([name, value]):
+                raise InvalidArguments(
+                    f"{self._task}: {name} contains the character U+0000, which PostgreSQL cannot store. "
+                    f"Remove it, or pass bytes. Nothing was enqueued."
+                )
+
     def _check_value(self, value: object, path: str) -> None:
         """What would travel and arrive as another value: NaN, and times without a zone."""
         if isinstance(value, float):
@@ -472,3 +482,12 @@ def _custom_types(info: Any) -> Iterator[type[Any]]:
         for each in inner if isinstance(inner, tuple) else (inner,):
             if isinstance(each, msgspec.inspect.Type):
                 yield from _custom_types(each)
+
+
+def _has_nul(value: object) -> bool:
+    """Whether a text of a JSON value contains U+0000."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(map(_has_nul, value)) or any(map(_has_nul, value.values()))
+    return isinstance(value, list) and any(map(_has_nul, value))

@@ -28,6 +28,7 @@ from hourbell import (
     every,
 )
 from hourbell.errors import ConfigurationError, InvalidArguments, InvalidTask, UnknownTask
+from hourbell.sdk.schedules import manifest_of
 
 
 def term(configured: Any) -> dict[str, Any]:
@@ -502,6 +503,30 @@ def test_a_schedule_is_checked_where_it_is_written() -> None:
     ):
         with pytest.raises(InvalidArguments):
             wrong()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (cron("@daily"), "do not fit its task. shop.two: a, b is missing."),
+        (cron("@daily", args={"a": "1", "b": ""}), "shop.two: a must be int, not str '1'"),
+        (cron("@daily", args={"c": 1}), "do not fit its task. shop.two has no parameter c."),
+        ([cron("@daily"), every(60)], "shop.two has several schedules. Give each a key="),
+        (
+            [cron("@daily", key="k", args={"a": 1, "b": ""}), every(60, key="k")],
+            "two schedules with the key 'k'",
+        ),
+    ],
+)
+def test_a_schedule_that_does_not_fit_its_task_is_refused_when_a_worker_starts(
+    schedule: Any, text: str
+) -> None:
+    app = App("shop")
+    app.task(schedule=schedule)(two)
+    with pytest.raises(ConfigurationError) as refused:
+        manifest_of(app, None)
+    assert text in str(refused.value)
+    assert "enqueued" not in str(refused.value)
 
 
 def test_every_public_name_is_there_and_none_else() -> None:

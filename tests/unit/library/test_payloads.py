@@ -219,6 +219,17 @@ def test_values_that_would_arrive_as_others_are_refused(value: object) -> None:
         payload(task(f), value)
 
 
+@pytest.mark.parametrize("value", ["a\0b", {"deep": ["\0"]}, {"\0": 1}])
+def test_a_character_that_postgresql_cannot_store_is_named(value: object) -> None:
+    def f(first: int, value: Any) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"shop\.f: value contains the character U\+0000"):
+        payload(task(f), 1, value)
+    assert (
+        payload(task(f), 1, r"a\u0000b")["value"] == r"a\u0000b"
+    )  # a backslash is no character U+0000
+
+
 def test_a_row_is_passed_by_its_id() -> None:
     class Row:
         __mapper__ = object()
