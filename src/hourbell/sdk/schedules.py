@@ -76,7 +76,7 @@ def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
     else:
         when = {"every_seconds": schedule.every_seconds}
     if schedule.jitter_seconds:
-        when["jitter_seconds"] = int(schedule.jitter_seconds)
+        when["jitter_seconds"] = schedule.jitter_seconds
     if schedule.exclude:
         when["exclude"] = list(schedule.exclude)
     if schedule.starts_at is not None:

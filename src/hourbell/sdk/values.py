@@ -128,7 +128,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str = "UTC"
     key: str | None = None  # tells the schedules of one task apart; None: by their rule
     args: Mapping[str, Any] = {}  # the arguments of each run
-    jitter_seconds: float = 0.0
+    jitter_seconds: int = 0
     misfire: Misfire = Misfire.LATEST
     overlap: Overlap = Overlap.ALLOW
     gap: DstGap = "run_after"
@@ -167,14 +167,14 @@ def cron(
         timezone=timezone,
         key=key,
         args=dict(args or {}),
-        jitter_seconds=seconds_of(jitter, "jitter"),
+        jitter_seconds=whole_seconds("jitter", jitter),
         misfire=_choice("misfire", Misfire, misfire),
         overlap=_choice("overlap", Overlap, overlap),
         gap=gap,
         repeated=repeated,
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
-        exclude=tuple(exclude),
+        exclude=_names("exclude", exclude),
     )
 
 
@@ -198,13 +198,19 @@ def every(
         every_seconds=int(seconds),
         key=key,
         args=dict(args or {}),
-        jitter_seconds=seconds_of(jitter, "jitter"),
+        jitter_seconds=whole_seconds("jitter", jitter),
         misfire=_choice("misfire", Misfire, misfire),
         overlap=_choice("overlap", Overlap, overlap),
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
-        exclude=tuple(exclude),
+        exclude=_names("exclude", exclude),
     )
+
+
+def _names(name: str, value: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(value, str):  # its letters would be names
+        raise InvalidArguments(f"{name} must be a list of names, not {value!r}.")
+    return tuple(value)
 
 
 def _choice(name: str, kind: type[E], value: str) -> E:
@@ -317,6 +323,8 @@ def whole_seconds(name: str, value: Seconds) -> int:
 
 
 def _aware(name: str, value: datetime | None) -> datetime | None:
+    if value is not None and not isinstance(value, datetime):
+        raise InvalidArguments(f"{name} must be a datetime, not {value!r}.")
     if value is not None and value.tzinfo is None:
         raise InvalidArguments(f"{name} has no time zone: use a datetime with tzinfo.")
     return value

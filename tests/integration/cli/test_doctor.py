@@ -88,6 +88,9 @@ insert into hourbell.suspects (tag, id, queue, priority, since) values (1, 9, 1,
 insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_through, next_fire_at, plan_from, tz_version,
                                  broken, look_at)
   values ('0 0 * * *', 'Mars/Olympus', 'skip', 'once', now(), null, null, '1999a', 'unknown_timezone', now());
+insert into hourbell.declared (app, key, problem, problem_digest, problem_at) values
+  ('shop', 'shop.nightly', 'schedule.exclude: names the calendar bank, which does not exist.', 'd', now()),
+  ('shop', 'shop.gone', 'no worker has declared this for an hour', 'd', now() - interval '1 hour');
 insert into hourbell.dead_letters (id, tenant, died_at, reason, execution)
   values (5, 1, now(), 'retries_exhausted', '{}');
 """
@@ -109,7 +112,7 @@ async def test_a_neglected_cell(
     found = checks(done)
     assert done.code == 1
     failed = {check for check, level in found.items() if level == "failure"}
-    assert failed == {"leader", "planning", "workers", "queues"}
+    assert failed == {"leader", "planning", "schedules", "workers", "queues"}
     warned = {check for check, level in found.items() if level == "warning"}
     assert warned == {"commits", "tzdata", "suspects", "dead letters"} | (
         {"pooler"} if server == "pgbouncer" else set()
@@ -117,6 +120,8 @@ async def test_a_neglected_cell(
     what = {one["check"]: one["what"] for one in done.json}
     assert "3 of mail are due" in what["queues"]
     assert "Mars/Olympus" in what["planning"]
+    assert "shop.nightly: schedule.exclude: names the calendar bank" in what["schedules"]
+    assert "shop.gone" not in what["schedules"]
 
 
 def dsn_in(pooler: str, dsn: str) -> str:

@@ -500,6 +500,11 @@ def test_a_schedule_is_checked_where_it_is_written() -> None:
         lambda: cron("0 25 * * *"),
         lambda: cron("@daily", timezone="Asia/Calcuta"),
         lambda: every(0.5),
+        lambda: every(60, exclude="holidays"),
+        lambda: cron("@daily", exclude="holidays"),
+        lambda: cron("@daily", jitter=0.5),
+        lambda: cron("@daily", starts_at="2031-05-06"),  # type: ignore[arg-type]
+        lambda: cron("@daily", ends_at=datetime(2031, 5, 6)),  # noqa: DTZ001
     ):
         with pytest.raises(InvalidArguments):
             wrong()

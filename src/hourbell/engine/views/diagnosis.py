@@ -22,6 +22,7 @@ LATE = timedelta(minutes=1)
 MAX_DRIFT_SECONDS = 1.0
 MAX_TRANSACTION_SECONDS = 600.0
 MAX_CONNECTION_SHARE = 0.9
+OLD_PROBLEM = timedelta(minutes=5)  # of a schedule in code; it is retried every minute
 OLD_FUNCTIONS = timedelta(hours=2)  # running processes mark theirs every hour
 
 
@@ -70,6 +71,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     led_until: datetime | None
     late_timetables: int
     broken_timetables: Sequence[str]
+    refused_schedules: Sequence[str]  # in code, each with the reason
     late_queues: Sequence[LateQueue]
     workers: int
     expired_sessions: int
@@ -109,6 +111,9 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
         led_until=None if leader is None else leader["expires_at"],
         late_timetables=timetables["late"],
         broken_timetables=timetables["broken"],
+        refused_schedules=[
+            row["refused"] for row in await database.fetch(_Q["refused"], now - OLD_PROBLEM)
+        ],
         late_queues=[
             LateQueue(row["queue"], row["executions"], row["since"], row["has_worker"])
             for row in await database.fetch(_Q["late"], late, now)
@@ -133,6 +138,7 @@ def findings(state: State) -> Iterator[Finding]:
     yield _functions(state)
     yield _leader(state)
     yield _planning(state)
+    yield _schedules(state)
     yield _workers(state)
     yield from _queues(state)
     yield _tasks(state)
@@ -267,6 +273,18 @@ def _planning(state: State) -> Finding:
         if state.late_timetables
         else "every timetable is planned in time",
         "The leader does not keep up, or there is none. Look at its log and the database's load.",
+        Level.FAILURE,
+    )
+
+
+def _schedules(state: State) -> Finding:
+    refused = state.refused_schedules
+    return _finding(
+        "schedules",
+        not refused,
+        f"not applied: {' '.join(refused)}" if refused else "every schedule in code is applied",
+        "Its job does not exist, or is as it was declared before. Correct the declaration, or what it "
+        "names. It is tried again every minute.",
         Level.FAILURE,
     )
 

@@ -27,6 +27,10 @@ select
   array(select distinct tz_version from (
      select tz_version from hourbell.timetables order by id desc limit 1000) as newest) as tz_versions
 
+-- name: refused
+-- Schedules in code that could not be applied since $1; live workers declare them, so that is tried every minute.
+select key || ': ' || problem as refused from hourbell.declared where problem_at > $1 order by app, key limit 5
+
 -- name: late
 -- Executions that have been due since before $1, by queue: how many (up to 1,000 of each tier), since when, and whether
 -- a live worker serves the queue.
