@@ -17,7 +17,8 @@ SERVE_OR_SEND = ("litestar", "uvicorn", "aiohttp")
 
 
 @pytest.mark.parametrize(
-    "command", ["dlq", "executions", "jobs", "keys", "migrate", "next", "secrets", "tenants"]
+    "command",
+    ["calendars", "dlq", "executions", "jobs", "keys", "migrate", "next", "secrets", "tenants"],
 )
 def test_a_command_that_serves_nothing_loads_no_web_server(command: str) -> None:
     script = f"import hourbell.cli.{command}, sys; print(*sys.modules)"

@@ -21,6 +21,7 @@ COMMANDS = {
     "api": ("hourbell.cli.roles:api_command", "Serve the API."),
     "apply": ("hourbell.cli.apply:apply_command", "Make jobs what a file says."),
     "bench": ("hourbell.cli.bench:bench_command", "Measure this installation."),
+    "calendars": ("hourbell.cli.calendars:calendars_command", "Set dates that schedules exclude."),
     "completion": ("hourbell.cli.completion:completion_command", "Print a completion script."),
     "dlq": ("hourbell.cli.dlq:dlq_command", "List, replay and purge dead letters."),
     "doctor": ("hourbell.cli.doctor:doctor_command", "Check a cell, and say what to do."),

@@ -398,6 +398,29 @@ def test_a_shell_completes_commands_options_and_profiles(
     assert "executions" in done.out
 
 
+def test_a_calendar_is_set_shown_replaced_and_deleted(hourbell: Command) -> None:
+    assert hourbell.good("calendars", "list").err == "There are no calendars.\n"
+    done = hourbell.good("calendars", "set", "holidays", "2031-12-25", "2031-01-01")
+    assert done.err == "holidays of tenant default has 2 dates.\n"
+    dates = hourbell.good("calendars", "get", "holidays").out
+    assert dates == "2031-01-01\n2031-12-25\n"
+    hourbell.good("calendars", "set", "bank", "-", "--tenant", "t", stdin=dates)
+    (bank,) = hourbell.good("calendars", "list", "--tenant", "t", "-o", "json").json
+    assert (bank["name"], bank["dates"]) == ("bank", dates.split())
+    hourbell.good("calendars", "set", "holidays", "2031-05-01")
+    assert "holidays  default      1  2031-05-01" in hourbell.good("calendars", "list").out
+    for args, code, says in (
+        (("set", "holidays", "1 May"), 2, "'1 May' is not a date such as 2027-12-25"),
+        (("set", "a b", "2031-05-01"), 1, "name"),
+        (("get", "nope"), 3, "nope"),
+        (("delete", "holidays"), 2, "--yes"),
+    ):
+        refused = hourbell("calendars", *args)
+        assert (refused.code, says in refused.err) == (code, True), refused.err
+    hourbell.good("calendars", "delete", "holidays", "--yes")
+    assert hourbell("calendars", "get", "holidays").code == 3
+
+
 def test_a_group_is_created_filled_closed_and_shown(hourbell: Command, url: str) -> None:
     jobs = [
         hourbell.good("jobs", "create", f"g{n}", "--delay", "3600", "--url", f"{url}/livez").out
