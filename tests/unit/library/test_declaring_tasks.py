@@ -516,11 +516,6 @@ def test_a_schedule_is_checked_where_it_is_written() -> None:
         (cron("@daily"), "do not fit its task. shop.two: a, b is missing."),
         (cron("@daily", args={"a": "1", "b": ""}), "shop.two: a must be int, not str '1'"),
         (cron("@daily", args={"c": 1}), "do not fit its task. shop.two has no parameter c."),
-        ([cron("@daily"), every(60)], "shop.two has several schedules. Give each a key="),
-        (
-            [cron("@daily", key="k", args={"a": 1, "b": ""}), every(60, key="k")],
-            "two schedules with the key 'k'",
-        ),
     ],
 )
 def test_a_schedule_that_does_not_fit_its_task_is_refused_when_a_worker_starts(
