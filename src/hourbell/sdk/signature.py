@@ -371,7 +371,8 @@ class Signature:
         missing = [name for name in self._required if name not in values]
         if missing:
             raise InvalidArguments(
-                f"{self._task}: {', '.join(missing)} is missing. Nothing was enqueued."
+                f"{self._task}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. "
+                f"Nothing was enqueued."
             )
         return values
 

@@ -513,7 +513,7 @@ def test_a_schedule_is_checked_where_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("schedule", "text"),
     [
-        (cron("@daily"), "do not fit its task. shop.two: a, b is missing."),
+        (cron("@daily"), "do not fit its task. shop.two: a, b are missing."),
         (cron("@daily", args={"a": "1", "b": ""}), "shop.two: a must be int, not str '1'"),
         (cron("@daily", args={"c": 1}), "do not fit its task. shop.two has no parameter c."),
     ],
