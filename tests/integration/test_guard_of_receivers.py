@@ -61,9 +61,11 @@ def delivery(fence: int = 1, execution_id: str = "exe_1", attempt: int = 1) -> D
     return Delivery(execution_id, fence, attempt, None, 0, None, b"{}")
 
 
-async def serve(connection: asyncpg.Connection, one: Delivery, answer: Any = "done") -> Any:
+async def serve(
+    connection: asyncpg.Connection, one: Delivery, answer: Any = "done", wait: float = 60.0
+) -> Any:
     """What a receiver does."""
-    async with connection.transaction(), GUARD.once(connection, one, wait=0.2) as turn:
+    async with connection.transaction(), GUARD.once(connection, one, wait=wait) as turn:
         if not turn.done:
             await connection.execute(
                 "insert into effects values ($1, $2)", one.execution_id, one.fence
@@ -171,7 +173,7 @@ async def test_a_delivery_does_not_wait_for_ever_and_the_rest_keeps_its_own_time
     await other.execute("set lock_timeout = '7s'")
     async with connection.transaction(), GUARD.once(connection, delivery(1)):
         with pytest.raises(InProgress) as raised:
-            await serve(other, delivery(2))
+            await serve(other, delivery(2), wait=0.2)
         assert (raised.value.status, raised.value.retry_after) == (503, 5)
     async with other.transaction(), GUARD.once(other, delivery(3)) as turn:
         assert turn.done
@@ -482,7 +484,8 @@ async def receiver(own: str) -> AsyncIterator[str]:
         message = await receive()
         assert message["body"] == one.body
         async with pool.acquire() as connection:
-            done = await serve(connection, one, {"body": one.json()})
+            wait = 0.2 if scope["path"] == "/hooks/impatient" else 60.0
+            done = await serve(connection, one, {"body": one.json()}, wait)
         await answer(send, 200, done)
 
     async def answer(send: Any, status: int, body: Any) -> None:
@@ -551,5 +554,5 @@ async def test_a_delivery_during_another_is_asked_to_come_back(
     receiver: str, connection: asyncpg.Connection
 ):
     async with connection.transaction(), GUARD.once(connection, delivery(1)):
-        status, _, headers = await post(receiver + "/hooks/pay", fence=2)
+        status, _, headers = await post(receiver + "/hooks/impatient", fence=2)
     assert (status, headers["Retry-After"]) == (503, "5")
