@@ -61,7 +61,7 @@ def test_the_first_screen_of_the_readme_runs_as_printed(folder: Path) -> None:
     with (folder / "up.log").open("w") as log:
         server = subprocess.Popen(up, cwd=folder, env=env, stdout=log, stderr=log)
     try:
-        until_said(folder / "up.log", "Ctrl-C drains and stops everything.", server)
+        until_said(folder / "up.log", "Press Ctrl-C to drain and stop everything.", server)
         ran = subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True)
         assert re.fullmatch(r"job_\w{13} reminded of cart 7\n", ran.stdout), ran.stderr
         answers = [
@@ -144,7 +144,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
             stderr=log,
         )
     try:
-        until_said(tmp_path / "worker.log", "is up: queues mail, 2 at a time.", worker)
+        until_said(tmp_path / "worker.log", "is up: queues mail, concurrency 2.", worker)
         connection = await asyncpg.connect(database)
         await connection.execute("select hourbell.enqueue('shop.slow')")
         deadline = time.monotonic() + 60
