@@ -138,7 +138,7 @@ async def delete_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Re
 async def _sent(
     engine: Engine, write: Write, put: Callable[[Write], Awaitable[create.Created]]
 ) -> create.Created:
-    """What `put` has created: in a span, if this process has traces."""
+    """Call `put`, in a span if this process has traces."""
     if engine.traces is None:
         return await put(write)
     with engine.traces.sending(write.traceparent) as span:
@@ -252,7 +252,7 @@ async def list_executions(
 
 
 async def _planned(engine: Engine, job: Job) -> Job:
-    """A job that was just created or changed; its next run is on no excluded date."""
+    """A job that was just created or changed, with a next run that is not on an excluded date."""
     (planned,) = await jobs.skip_excluded(engine, [job], job.updated_at)
     return planned
 
@@ -278,7 +278,7 @@ ROUTES = (
         access=PRODUCE,
         summary="Create a job",
         description=(
-            "Runs once, at an instant or after a delay, or recurs by a cron rule or an interval."
+            "Runs once, at an instant or after a delay, or repeatedly, by a cron rule or an interval."
         ),
         body="NewJob",
         media_types=(JSON,),
@@ -326,7 +326,7 @@ ROUTES = (
         description=(
             "Pauses the scheduled jobs that match the filter, newest first, at most `limit` of "
             "them; without a filter, all jobs that the caller may see. Continue with "
-            "next_page_token. Jobs that are created later are not paused."
+            "next_page_token. Jobs created later are not paused."
         ),
         body="BulkPause",
         media_types=(JSON,),
@@ -340,7 +340,7 @@ ROUTES = (
         summary="Resume many jobs",
         description=(
             "Resumes the paused jobs that match the filter, newest first, at most `limit` of "
-            "them; with `reason`, only those that were paused with it. Continue with "
+            "them; with `reason`, only those paused with that reason. Continue with "
             "next_page_token."
         ),
         body="BulkResume",
@@ -366,7 +366,7 @@ ROUTES = (
         handler=delete_job_by_name,
         access=PRODUCE,
         summary="Delete a job by name",
-        description="Deletes the job that GET returns for this name; then the name is free.",
+        description="Deletes the job that GET returns for this name, which frees the name.",
         query=NamedDeletionQuery,
         answers={200: "Job"},
         conditional=True,
@@ -389,7 +389,7 @@ ROUTES = (
         handler=delete_job_by_unique_key,
         access=PRODUCE,
         summary="Delete a job by its unique key",
-        description="Deletes the job that GET returns for this key; then the key is free.",
+        description="Deletes the job that GET returns for this key, which frees the key.",
         query=UniqueKeyDeletionQuery,
         answers={200: "Job"},
         conditional=True,
@@ -404,8 +404,8 @@ ROUTES = (
         summary="List jobs, newest first",
         description=(
             "Deleted (CANCELLED) jobs are listed only with status=CANCELLED. With `name_prefix` "
-            "recurring jobs come first. Each call examines a "
-            "bounded number of jobs, so a page may have fewer than page_size items although more "
+            "recurring jobs come first. Each call examines a bounded number of jobs, so a page may "
+            "have fewer than page_size items even if more "
             "pages follow; the last page has no next_page_token."
         ),
         query=JobsQuery,
@@ -427,7 +427,7 @@ ROUTES = (
         access=PRODUCE,
         summary="Change a job",
         description=(
-            "A merge patch (RFC 7396): given fields change, null resets a field to its default. "
+            "A merge patch (RFC 7396): only the given fields change, and null resets a field to its default. "
             "The next due run is never lost, and no run is created for the past."
         ),
         body="JobPatch",
@@ -443,7 +443,7 @@ ROUTES = (
         access=PRODUCE,
         summary="Delete a job",
         description=(
-            "No further run starts. A running execution finishes, or is cancelled with "
+            "No further runs start. A running execution finishes, or is cancelled with "
             "running=cancel. GET still returns 200, with status CANCELLED and next_run_at null; "
             "executions and audit trail remain readable. Job lists omit the job unless "
             "status=CANCELLED is given. A one-time job whose run has ended stays COMPLETED; one "
@@ -461,8 +461,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Pause a job",
         description=(
-            "No further run starts until the job is resumed, by a request or at `until`. A job that "
-            "is already paused gets the given reason and end."
+            "No further runs start until the job is resumed, by a request or at `until`. A job that "
+            "is already paused gets the new reason and end."
         ),
         body="Pause",
         body_required=False,
@@ -533,7 +533,7 @@ ROUTES = (
         path=JOB + "/audit",
         handler=list_job_audit,
         access=READ,
-        summary="List changes of a job and their actors, latest first",
+        summary="List the changes of a job and their actors, latest first",
         query=PageQuery,
         answers={200: "AuditPage"},
     ),
@@ -545,7 +545,7 @@ ROUTES = (
         summary="List the due and past executions of a job, latest first",
         description=(
             "`from` and `to` filter by created_at. Each call examines a bounded number of "
-            "executions, so a page may have fewer than page_size items although more pages follow. "
+            "executions, so a page may have fewer than page_size items even if more pages follow. "
             "Consecutive missed occurrences are one entry: `missed` is their number, "
             "`missed_through` the last of them. With `expand=missed` each occurrence is an entry "
             "with the same execution id, except where the schedule has changed since."
