@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         "lost_enqueue_is_repeated",
         "src/hourbell/sdk/app_connections.py",
-        "        except StoreUnavailable as error:  # the answer may be lost: all of them may exist\n",
+        "        except StoreUnavailable as error:  # the answer may be lost, so all of them may exist\n",
         "        except ZeroDivisionError as error:\n",
         (
             "tests/integration/library/test_app.py"

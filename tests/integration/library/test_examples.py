@@ -165,7 +165,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [
-        ("", "shop:app", "hourbell: shop:app is not an App: shop has no App."),
+        ("", "shop:app", "hourbell: shop:app is not an App. shop has no App."),
         ("from hourbell import App; app = App('shop')", "shop", "App 'shop' has no tasks"),
         ("1 / 0", "shop:app", "ZeroDivisionError: division by zero"),
         ("import nowhere", "shop:app", "ModuleNotFoundError: No module named 'nowhere'"),
@@ -173,7 +173,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
         ("", ":app", "hourbell: ':app' does not name a module. Name the app as module:variable"),
         ("", "./shop.py", "hourbell: './shop.py' does not name a module."),
         ("", "shop/tasks:app", "hourbell: 'shop/tasks:app' does not name a module."),
-        ("", "my-shop:app", "hourbell: my-shop:app is not an App: my-shop has no App."),
+        ("", "my-shop:app", "hourbell: my-shop:app is not an App. my-shop has no App."),
         (
             "from hourbell import App\nApp('a').task(queues='x')",
             "shop",
