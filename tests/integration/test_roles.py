@@ -162,7 +162,7 @@ async def test_migrate_prepares_a_database_and_may_be_repeated(
         refused = hourbell("scheduler", dsn)
         said, _ = await asyncio.to_thread(refused.communicate, timeout=60)
         assert refused.returncode == 2
-        assert "Run `hourbell migrate` of this version once" in said
+        assert "Run `hourbell migrate` with this version once" in said
         for _ in range(2):
             done = hourbell("migrate", dsn)
             said, _ = await asyncio.to_thread(done.communicate, timeout=60)
