@@ -255,7 +255,7 @@ async def test_keys_are_made_listed_and_revoked_at_the_terminal(
         assert code == 0
         rotate = hourbell("secrets rotate", dsn, HOURBELL_SECRET_KEYS=said.strip())
         said, _ = await asyncio.to_thread(rotate.communicate, timeout=60)
-        assert said.startswith("0 secrets were re-encrypted")
+        assert said.startswith("Re-encrypted 0 secrets")
 
 
 def checks(port: int) -> dict[str, bool]:

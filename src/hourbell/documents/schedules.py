@@ -118,7 +118,9 @@ class InstantSchedule(Document):
 
 
 class DelaySchedule(Document):
-    delay_seconds = Field(Integer(0, MAX_DELAY_SECONDS), required="is required, unless `at` is given")
+    delay_seconds = Field(
+        Integer(0, MAX_DELAY_SECONDS), required="is required, unless `at` is given"
+    )
     timezone = CronSchedule.timezone
 
 
