@@ -506,8 +506,8 @@ MUTANTS = [
     Mutant(
         "run_that_allowed_overlaps_wakes_nothing",
         "src/hourbell/store/functions/overlaps.sql",
-        "    if blocking is not null then\n",
-        "    if false then\n",
+        "  if blocking is null then return; end if;\n",
+        "  return;\n",
         (
             "tests/integration/life/test_gate.py"
             "::test_what_waits_for_a_run_of_a_version_that_allowed_overlaps_runs_when_that_has_ended",

@@ -153,8 +153,8 @@ begin
 end $$;
 
 -- Ends the runs of recurring jobs among these executions, and wakes what waits for them. Returns whether anything may.
--- The gate locks the row of a run that a newcomer waits for (`check_overlap`), and this waits for the gate: so either
--- the gate sees that the run has ended, or this sees that it wakes another.
+-- The gate locks the row of a run that a newcomer waits for (`park_behind_runs`), and this function waits for that lock:
+-- so either the gate sees that the run has ended, or this function sees that it wakes another.
 create or replace function hourbell.close_runs(p_ids bigint[], p_now timestamptz) returns boolean
 language plpgsql set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan as $$
