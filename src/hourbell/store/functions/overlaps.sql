@@ -1,6 +1,6 @@
--- Overlap policies: an occurrence that is due while an earlier run of its job has not ended is skipped, parked or
--- replaces it, as the job says. Called by the gate: `without_overlap` for newly due rows and again for rows that were
--- parked behind an earlier run; `apply_overlap` decides.
+-- Overlap policies: an occurrence that is due while an earlier run of its job has not ended is skipped, is parked, or
+-- replaces that run, as the job's policy says. Called by the gate: `without_overlap` for newly due rows, and again for
+-- rows that were parked behind an earlier run; `apply_overlap` decides.
 -- Example: a job that allows one to wait (`queue_one`) has a run. Its next occurrence is parked under (job, its
 -- number); the one after that is skipped. When the run ends, `wake_jobs` wakes the job, and the parked one proceeds.
 

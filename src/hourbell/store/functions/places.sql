@@ -100,7 +100,7 @@ begin
 end $$;
 
 -- Counts how executions end, for the metrics of the process whose statement ends them: as `fate:reason:count`, in a
--- setting of the transaction. A statement that wants it selects `hourbell.ended()` beside the function that it calls.
+-- setting of the transaction. A statement that wants it selects `hourbell.ended()` together with the function that it calls.
 -- Example: `4:misfire:12 1:deadline:3`.
 create or replace function hourbell.count_fates(p_fates smallint[], p_reasons text[]) returns void
 language sql as $$
