@@ -25,7 +25,7 @@ from hourbell.worker.settler import log_error
 from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
-GATE_SECONDS = 0.5  # how often an idle worker passes the gate itself: the leader may have died
+GATE_SECONDS = 0.5  # how often an idle worker runs the gate itself: the leader may have died
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
 _MAX_PER_CLAIM = 2_000
 
@@ -55,15 +55,15 @@ class Claimer:
         self._stopping = stopping
         self._is_traced = is_traced
         self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
-        self._gate_at = 0.0  # when to pass the gate next; monotonic
-        self._is_notified = False  # pass it before the next claim
+        self._gate_at = 0.0  # when to run the gate next; monotonic
+        self._is_notified = False  # run it before the next claim
         # The claim without an answer yet; 0: none.
         self._number = 0
         self._is_repeated = False
         self._claim_session: Session | None = None  # the session of that claim
 
     def notify(self, is_due: bool) -> None:
-        """Claim now. `is_due`: pass the gate before it, an execution may have fallen due."""
+        """Claim now. `is_due`: run the gate first, because an execution may have fallen due."""
         self._is_notified = self._is_notified or is_due
         self._executions.changed.set()
 

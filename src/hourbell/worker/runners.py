@@ -43,7 +43,7 @@ Runner = asyncio.Task[None]
 
 
 class _OtherWorkers:
-    """Runs actions that only other workers run: the job got another action after it was ready."""
+    """Fails actions that this worker does not serve: the job was changed after it was ready."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
         kind = type(action).__name__.removesuffix("Action").upper()
