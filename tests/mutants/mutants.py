@@ -758,7 +758,7 @@ MUTANTS = [
     Mutant(
         "at_most_once_retried_when_lost",
         REAP,
-        "          when e.at_most_once then hourbell.fate_dead()\n",
+        "      when e.at_most_once then hourbell.fate_dead()\n",
         "",
         (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
         "What may run at most once is never started a second time.",

@@ -162,20 +162,29 @@ begin
     perform hourbell.wake_after_parking(blocker, blocked_rows, p_now);
   end loop;
 
-  -- Executions that proceed take what they need.
+  return hourbell.take_holds(proceeding);
+end $$;
+
+-- Takes the holds and reservations that due executions need, all of which may proceed. Returns them, with `flag_limited`
+-- for those that hold something. Called by `apply_limits`, whose plan settings apply.
+create or replace function hourbell.take_holds(p_rows hourbell.due[]) returns hourbell.due[]
+language plpgsql as $$
+#variable_conflict use_column
+declare proceeding hourbell.due[];
+begin
   with known as materialized (
     select l as limit, l.kind, l.key
     from (
-      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(proceeding)
-      union all select distinct hourbell.blocker_tenant(), tenant from unnest(proceeding)
-      union all select distinct hourbell.blocker_target(), target from unnest(proceeding) where target is not null) as s
+      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(p_rows)
+      union all select distinct hourbell.blocker_tenant(), tenant from unnest(p_rows)
+      union all select distinct hourbell.blocker_target(), target from unnest(p_rows) where target is not null) as s
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l),
   limited as materialized (
     select l.limit, s.id
     from (
-      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(proceeding)
-      union all select hourbell.blocker_tenant(), tenant, id from unnest(proceeding)
-      union all select hourbell.blocker_target(), target, id from unnest(proceeding) where target is not null) as s
+      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(p_rows)
+      union all select hourbell.blocker_tenant(), tenant, id from unnest(p_rows)
+      union all select hourbell.blocker_target(), target, id from unnest(p_rows) where target is not null) as s
     join known as l on l.kind = s.kind and l.key = s.key),
   holding as (
     insert into hourbell.limit_holds (kind, key, id)
@@ -188,7 +197,7 @@ begin
         when r.key is not null or r.id in (select id from limited) then hourbell.flag_limited() else 0 end,
       r.target, r.key)::hourbell.due order by r.pos)
   into proceeding
-  from unnest(proceeding) with ordinality as r(run_at, id, tenant, queue, priority, flags, target, key, pos);
+  from unnest(p_rows) with ordinality as r(run_at, id, tenant, queue, priority, flags, target, key, pos);
   return coalesce(proceeding, '{}');
 end $$;
 
