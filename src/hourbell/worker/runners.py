@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
-Runner = asyncio.Task[None]
+Runner = asyncio.Task[None]  # of this pool; an `ActionRunner` performs the action that it awaits
 
 
 class _OtherWorkers:

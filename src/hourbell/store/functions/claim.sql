@@ -173,6 +173,7 @@ begin
           tags || array_agg(s.tag order by s.pos) filter (where s.single),
           generations || array_agg(s.generation order by s.pos) filter (where s.single)
         into stale, limited, tags, generations
+        -- `single` is the column `limited`: such a slab has one execution.
         from unnest(slabs) with ordinality as s(tag, last_tag, generation, task, queue, priority, single, ids, pos)
         cross join lateral unnest(s.ids) as i(id);
       end loop;
