@@ -35,12 +35,16 @@ begin
       next_day := least(day + p_span, (select min(p.first) from hourbell.partitions() as p where p.first > day));
       days := to_char(day, 'YYYYMMDD') || '_' || to_char(next_day, 'YYYYMMDD');
       begin
+        -- Rows are only added, so the statistics of a partition change slowly: analyze it when it has doubled.
         execute format(
-          'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s) with (fillfactor = 90)',
+          'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s)'
+          ' with (fillfactor = 90, autovacuum_analyze_scale_factor = 1)',
           'executions_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
         -- A partition does not inherit this.
         execute format('alter table hourbell.%I alter spec set statistics 0', 'executions_' || days);
-        execute format('create table hourbell.%I partition of hourbell.outcomes for values from (%s) to (%s)',
+        execute format(
+          'create table hourbell.%I partition of hourbell.outcomes for values from (%s) to (%s)'
+          ' with (autovacuum_analyze_scale_factor = 1)',
           'outcomes_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
         made := made + 1;
       exception
