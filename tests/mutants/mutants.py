@@ -344,16 +344,16 @@ MUTANTS = [
     Mutant(
         "unique_key_in_a_due_slab",
         CREATE_SQL,
-        " or finish_by is not null or is_unique then id end),",
-        " or finish_by is not null then id end),",
+        " or p_unique is not null and id in (select job from json_to_recordset(p_unique) as u(job bigint)) then id end),",
+        " then id end),",
         (f"{DUE_SLABS_TEST}::test_what_has_a_unique_key_waits_alone",),
         "A transaction of a user may replace a job by its unique key: it must not lock others.",
     ),
     Mutant(
         "deadline_in_a_due_slab",
         CREATE_SQL,
-        " or start_by is not null or finish_by is not null or is_unique then",
-        " or is_unique then",
+        " or start_seconds is not null or finish_seconds is not null),",
+        "),",
         (f"{DUE_SLABS_TEST}::test_what_has_a_key_or_a_deadline_waits_alone",),
         "A deadline that passes takes its execution out of `due` alone.",
     ),
@@ -506,8 +506,8 @@ MUTANTS = [
     Mutant(
         "run_that_allowed_overlaps_wakes_nothing",
         "src/hourbell/store/functions/overlaps.sql",
-        "    if blocking is not null then\n",
-        "    if false then\n",
+        "  if blocking is null then return; end if;\n",
+        "  return;\n",
         (
             "tests/integration/life/test_gate.py"
             "::test_what_waits_for_a_run_of_a_version_that_allowed_overlaps_runs_when_that_has_ended",
@@ -758,7 +758,7 @@ MUTANTS = [
     Mutant(
         "at_most_once_retried_when_lost",
         REAP,
-        "          when e.at_most_once then hourbell.fate_dead()\n",
+        "      when e.at_most_once then hourbell.fate_dead()\n",
         "",
         (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
         "What may run at most once is never started a second time.",

@@ -25,7 +25,7 @@ from hourbell.worker.settler import log_error
 from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
-GATE_SECONDS = 0.5  # how often an idle worker passes the gate itself: the leader may have died
+GATE_SECONDS = 0.5  # how often an idle worker runs the gate itself: the leader may have died
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
 _MAX_PER_CLAIM = 2_000
 
@@ -64,7 +64,7 @@ class Claimer:
         self._claim_session: Session | None = None  # the session of that claim
 
     def notify(self, is_due: bool) -> None:
-        """Claim now. `is_due`: pass the gate before it, an execution may have fallen due."""
+        """Claim now. `is_due`: run the gate first, because an execution may have fallen due."""
         self._is_notified = self._is_notified or is_due
         self._executions.changed.set()
 

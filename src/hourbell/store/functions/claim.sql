@@ -75,7 +75,7 @@ begin
   end if;
 
   -- Quarantine: one session at a time drains, and then runs the executions whose workers died twice in a row, one by
-  -- one and with nothing beside them. Only this shows which of them kills its worker. A session whose current work
+  -- one and with nothing else running. Only this shows which of them kills its worker. A session whose current work
   -- takes long leaves this to another session: it would be idle until the last of that work ended. But if the
   -- executions have waited for long (20 * p_patience), even such a session must take them.
   if session.quarantine or exists (
@@ -137,7 +137,7 @@ begin
         where case when l.task is null then exists (
             select from hourbell.ready as r where r.queue = l.queue and r.priority = p and r.tag >= v.v offset 0)
           else exists (
-            -- A comparison of rows, which only the index by task has: statistics may prefer the other one.
+            -- A row comparison, which only the index by task supports: statistics might favour the other index.
             select from hourbell.ready as r
             where r.queue = l.queue and r.priority = p and r.task = l.task
               and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
@@ -173,6 +173,7 @@ begin
           tags || array_agg(s.tag order by s.pos) filter (where s.single),
           generations || array_agg(s.generation order by s.pos) filter (where s.single)
         into stale, limited, tags, generations
+        -- `single` is the column `limited`: such a slab has one execution.
         from unnest(slabs) with ordinality as s(tag, last_tag, generation, task, queue, priority, single, ids, pos)
         cross join lateral unnest(s.ids) as i(id);
       end loop;
@@ -257,7 +258,7 @@ begin
 end $$;
 
 -- What a worker is sent of plain executions, in the given order: one-time, without a deadline, never claimed before.
--- notifies: whether some of them have notifications. All null: some are not plain, so each has to be looked at.
+-- notifies: whether some of them have notifications. All null: some are not plain, so each must be looked up.
 create or replace function hourbell.read_plain(
   p_ids bigint[], out tenants int[], out scheduled_for float8[], out specs text[], out notifies boolean
 )

@@ -10,8 +10,8 @@ language sql volatile
 return p_base | (nextval('hourbell.ids') & 4194303);
 
 -- Returns what must be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the
--- quotas of tenants and how much room they leave, and answers that were already given: answered[k] is an index into
--- p_keys.
+-- tenants with a quota (limited) and how much room it leaves, and answers that were already given: answered[k] is an
+-- index into p_keys.
 -- Jobs that other transactions are creating are not seen; `create_jobs` counts again, under the lock of the quota.
 create or replace function hourbell.before_create(
   p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],

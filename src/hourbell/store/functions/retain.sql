@@ -155,9 +155,9 @@ begin
   return cardinality(ids);
 end $$;
 
--- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, sign-ins that
--- are over, progress and cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes
--- that virtual time has passed, unique keys of jobs that have ended, manifests.
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, expired
+-- sign-ins; progress, cancellation requests, counts of reruns and checkpoints of executions that have ended; timetables
+-- without members, lanes that virtual time has passed, unique keys of jobs that have ended, manifests.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
 ) returns int

@@ -3,12 +3,12 @@
 -- against the reaper), then the slabs, in the order of their fences: of two reports of an execution, the second sees
 -- what the first has done.
 -- An execution that ends gets a row in `outcomes` and stays in its slab, which is deleted when all have left it. One
--- that does not end (`outcomes_unfinished`) is taken out of its slab.
+-- that does not end (`settlements_unfinished`) is taken out of its slab.
 -- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to
 -- its end). Both are by the worker's monotonic clock; begun_ms is null if it is only known that the execution has just
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
 -- described by p_kinds … p_results:
--- p_kinds: hourbell.outcome_… in codes.sql.
+-- p_kinds: hourbell.settlement_… in codes.sql.
 -- p_delays: the seconds until a retry, or until a returned execution may start; for one that its target has accepted,
 --   the seconds that the target has to report how it ended.
 -- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was returned waits for.
@@ -110,7 +110,8 @@ begin
       slabs, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
 
-  -- Only a repeated report names executions that have ended already, so this is found out when it fails.
+  -- Only a repeated report names executions that have already ended. So the first try does not look for them: if there are
+  -- any, the insert fails, and the second try leaves them out.
   for try in 1 .. 2 loop
     begin
       if try = 1 and p_others = '{}' and hourbell.are_whole(slabs, p_ids, p_fences) then
