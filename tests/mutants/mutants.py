@@ -790,7 +790,7 @@ MUTANTS = [
     Mutant(
         "suspect_beside_others",
         CLAIM,
-        "      if in_hand then return; end if;\n",
+        "  must_drain := in_hand;\n",
         "",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "A session in quarantine runs a suspect only with empty hands.",

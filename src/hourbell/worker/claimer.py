@@ -55,8 +55,8 @@ class Claimer:
         self._stopping = stopping
         self._is_traced = is_traced
         self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
-        self._gate_at = 0.0  # when to pass the gate next; monotonic
-        self._is_notified = False  # pass it before the next claim, unless more is ready
+        self._gate_at = 0.0  # when to run the gate next; monotonic
+        self._is_notified = False  # run it before the next claim, unless more is ready
         self._is_more_ready = False  # the last claim was full: it can be repeated without the gate
         # The claim without an answer yet; 0: none.
         self._number = 0
