@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant(
         "begun_and_skipped_as_too_late",
         SETTLE,
-        "          start_by = case when not t.begun then e.start_by end,  -- it has started in time\n",
+        "        start_by = case when not t.begun then e.start_by end,  -- it has started in time\n",
         "",
         (f"{RERUNS_TEST}::test_what_was_begun_has_started_in_time",),
         "What was begun in time is not skipped because it runs again later.",
@@ -384,8 +384,8 @@ MUTANTS = [
     Mutant(
         "retried_after_it_has_ended",
         SETTLE,
-        "      where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),\n    again as",
-        "      ),\n    again as",
+        "    where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),\n  again as",
+        "    ),\n  again as",
         (f"{SLABS_TEST}::test_of_a_success_and_a_retry_at_once_one_counts",),
         "What has ended is not retried.",
     ),
@@ -542,8 +542,8 @@ MUTANTS = [
     Mutant(
         "retry_without_fence",
         SETTLE,
-        "      from members as h join reported as o on o.id = h.id and o.fence = h.fence\n      where not exists",
-        "      from members as h join reported as o on o.id = h.id\n      where not exists",
+        "    from members as h join reported as o on o.id = h.id and o.fence = h.fence\n    where not exists",
+        "    from members as h join reported as o on o.id = h.id\n    where not exists",
         (f"{CLAIMS_TEST}::test_one_stale_fence_in_a_batch_spoils_nothing_else[1]",),
         "A failure under a stale fence changes nothing, and here it takes the lease away.",
     ),
