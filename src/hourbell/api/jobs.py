@@ -77,7 +77,7 @@ BY_UNIQUE_KEY = JOBS + "/by-unique-key"
 async def create_job(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_new_job(request)
     return await _created(
-        engine, await _sent(engine, write, partial(create.create_job, engine, document))
+        engine, await _create_in_span(engine, write, partial(create.create_job, engine, document))
     )
 
 
@@ -97,7 +97,8 @@ async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     return await _created(
-        engine, await _sent(engine, write, partial(upsert.put_job, engine, name, document))
+        engine,
+        await _create_in_span(engine, write, partial(upsert.put_job, engine, name, document)),
     )
 
 
@@ -135,20 +136,20 @@ async def delete_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Re
     )
 
 
-async def _sent(
-    engine: Engine, write: Write, put: Callable[[Write], Awaitable[create.Created]]
+async def _create_in_span(
+    engine: Engine, write: Write, create_job: Callable[[Write], Awaitable[create.Created]]
 ) -> create.Created:
-    """Call `put`, in a span if this process has traces."""
+    """Create a job; in a span, if this process has traces."""
     if engine.traces is None:
-        return await put(write)
+        return await create_job(write)
     with engine.traces.sending(write.traceparent) as span:
-        created = await put(msgspec.structs.replace(write, traceparent=span.traceparent))
+        created = await create_job(msgspec.structs.replace(write, traceparent=span.traceparent))
         span.created(created.job.action, created.job.job_id)
         return created
 
 
 async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
-    job = await _planned(engine, created.job)
+    job = await _without_excluded(engine, created.job)
     if created.existed:
         return await _job(engine, job)
     return await _job(engine, job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
@@ -170,7 +171,7 @@ async def update_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) 
     document, write = await read_write(request, MERGE_PATCH, JSON)
     write = conditional(request, write)
     job = await change.update_job(engine, parse_job_id(job_id), document, write)
-    return await _job(engine, await _planned(engine, job))
+    return await _job(engine, await _without_excluded(engine, job))
 
 
 async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -203,7 +204,7 @@ async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write = conditional(request, await read_bare_write(request))
     job = await change.resume_job(engine, parse_job_id(job_id), write)
-    return await _job(engine, await _planned(engine, job))
+    return await _job(engine, await _without_excluded(engine, job))
 
 
 async def run_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -251,8 +252,8 @@ async def list_executions(
     return answer(render_page(page, render_execution))
 
 
-async def _planned(engine: Engine, job: Job) -> Job:
-    """A job that was just created or changed, with a next run that is not on an excluded date."""
+async def _without_excluded(engine: Engine, job: Job) -> Job:
+    """A job that was just created or changed, with its next run on a date that is not excluded."""
     (planned,) = await jobs.skip_excluded(engine, [job], job.updated_at)
     return planned
 
