@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hourbell.actions import Run
+from hourbell.compose import tune_garbage_collector
 from hourbell.engine.core import Engine
 from hourbell.engine.life.retain import make_partitions
 from hourbell.model.executions import Claimed, Outcome, Succeeded
@@ -53,6 +54,7 @@ async def engine(dsn: str) -> AsyncIterator[Engine]:
     try:
         made = Engine(database, DatabaseClock(database))
         await make_partitions(made, await made.clock.now())
+        tune_garbage_collector()  # as in every process of Hourbell
         yield made
     finally:
         await database.close()

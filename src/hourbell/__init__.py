@@ -5,15 +5,15 @@ Read the packages in the order in which an execution passes through them:
     model     what there is: jobs, schedules, executions, errors (values, no I/O)
     timing    when something is due: cron rules, intervals, zones (pure functions)
     store     PostgreSQL: embedded or yours, its schema and its server-side functions
-    engine    create → plan → admit → claim → settle → reap, one file per verb
-    actions   what a run does: a task of this process, a webhook
+    engine    create → plan → admit → claim → settle → reap, one file per operation
+    actions   what a run does: a task in this process, a webhook
     worker    the process that claims executions and runs them
     api, cli  the same operations over HTTP and in a terminal
     sdk       the library: apps and their tasks; its public names are those of this module
     client    the API from Python, for programs without a database
-    contrib   the library as a part of frameworks: Django
+    contrib   integrations with frameworks: Django
 
-Imports point upwards in this list and never back; `compose` alone wires concrete classes.
+Imports point upwards in this list and never back; only `compose` wires concrete classes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-# The public names and their modules, imported when a name is first used: `import hourbell` is fast,
-# and a client of the library loads no server.
+# The public names and their modules, imported on first use: `import hourbell` is fast,
+# and a client of the library does not load a server.
 _PUBLIC = {
     "App": "sdk.app",
     "AsyncBatchTask": "sdk.batches",

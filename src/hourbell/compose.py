@@ -77,7 +77,7 @@ API_TIMEOUT_SECONDS = 5.0  # database timeout of API requests
 
 
 _NOT_MIGRATED = (
-    "The database lacks tables or functions of this version. Run `hourbell migrate` of this "
+    "The database lacks tables or functions of this version. Run `hourbell migrate` with this "
     "version once, then try again."
 )
 _NO_KEYS = (
@@ -110,7 +110,7 @@ class Running:
         worker: Worker | None,
     ) -> None:
         engine.metrics.gauge(
-            "hourbell_info", "The version and the roles of this process.", ("version", "roles")
+            "hourbell_info", "Version and roles of this process.", ("version", "roles")
         ).series(__version__, ",".join(sorted(roles))).set(1)
         _show_pool(engine, "engine")
         self._cell = CellMetrics(engine, clock)
@@ -139,13 +139,13 @@ class Running:
         return checks
 
     async def metrics(self) -> bytes:
-        """The metrics of this process; those of the cell too, if it leads."""
+        """The metrics of this process, and those of the cell if it leads."""
         leads = self.scheduler is not None and self.scheduler.leadership.term is not None
         await self._cell.refresh(leads)
         return self.engine.metrics.render()
 
     def report(self) -> None:
-        """Log what the worker runs."""
+        """Log what the worker is running."""
         if self.worker is not None:
             self.worker.report()
         if self.app_tasks is not None:
@@ -154,8 +154,8 @@ class Running:
     def wake(self, payload: str) -> None:
         """Wake the parts that a notification concerns.
 
-        A worker passes the gate itself when an execution may be due: a scheduler in the same process
-        would only be in its way.
+        When an execution may be due, a worker passes the gate itself; a scheduler in the same process
+        would only get in its way.
         """
         if self.worker is not None:
             self.worker.wake(payload)
@@ -186,7 +186,7 @@ async def open_database(settings: Settings) -> AsyncIterator[str]:
     finally:
         if watch is not None:
             watch.cancel()
-        # Also when this task is cancelled: the server must not outlive the process.
+        # Even if this task is cancelled: the server must not outlive the process.
         await asyncio.shield(asyncio.to_thread(server.stop))
 
 
@@ -197,7 +197,7 @@ async def open_engine(
     timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
     counts: EngineCounts | None = None,
 ) -> AsyncIterator[Engine]:
-    """An engine with its own connection pool; `counts`: those of another engine of the process."""
+    """An engine with its own connection pool; `counts` is shared with another engine of the process."""
     database = await Database.open(dsn, _CONNECTIONS, timeout_seconds)
     try:
         times = Times(
@@ -220,7 +220,7 @@ async def open_engine(
 async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
     """An engine for a one-off command, on the shared or the embedded database.
 
-    If the embedded server already runs, in a process such as `hourbell up`, that server is used.
+    If the embedded server is already running, in a process such as `hourbell up`, it is used.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -231,7 +231,7 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
             try:
                 await is_migrated(dsn)
             except StoreUnavailable:
-                # It is starting or stopping, belongs to another user, or there is none.
+                # It is starting or stopping, belongs to another user, or does not exist.
                 raise problem from None
         if is_ours:
             await migrate(dsn)
@@ -242,8 +242,8 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def unserved_api(settings: Settings) -> AsyncIterator[Litestar]:
-    """The API on the configured database, for this process alone: without a port, and without keys."""
-    require_extras("A command that works straight on the database", "server")
+    """The API on the configured database, for this process alone: without a port and without keys."""
+    require_extras("A command that works directly on the database", "server")
     from hourbell.api.app import create_app
 
     async with command_engine(settings) as engine:
@@ -259,16 +259,16 @@ async def unserved_api(settings: Settings) -> AsyncIterator[Litestar]:
 async def join_or_open_database(
     stack: AsyncExitStack, owner: str, embedded: bool, target: str
 ) -> str:
-    """The DSN of the embedded database for an app that was given no URL.
+    """The DSN of the embedded database, for an app without a URL.
 
-    It belongs to a running process such as `hourbell up`; if there is none and `embedded` is true,
-    the server is started, and ends with the stack.
+    It belongs to a running process such as `hourbell up`. If there is none and `embedded` is true,
+    the server is started, and stops with the stack.
     """
     settings = from_environment(os.environ)
     if embedded:
         with contextlib.suppress(DataFolderBusy):
             server = EmbeddedServer(settings.data_dir, owner=owner)
-            stack.push_async_callback(asyncio.to_thread, server.stop)  # also if this is cancelled
+            stack.push_async_callback(asyncio.to_thread, server.stop)  # even if this is cancelled
             dsn = await asyncio.to_thread(server.start)
             await migrate(dsn)
             return dsn
@@ -282,7 +282,7 @@ async def join_or_open_database(
 
 @asynccontextmanager
 async def everything(settings: Settings, app: App | None = None) -> AsyncIterator[Running]:
-    """Run the database and all roles in this process, with the tasks of an app if there is one.
+    """Run the database and all roles in this process, and the tasks of an app if there is one.
 
     Webhooks may call this machine, because the user who runs it owns the machine.
     """
@@ -302,7 +302,7 @@ async def everything(settings: Settings, app: App | None = None) -> AsyncIterato
 
 @asynccontextmanager
 async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterator[Running]:
-    """Run the tasks of an open app in this process, and unless told otherwise a scheduler."""
+    """Run the tasks of an open app in this process and, unless disabled, a scheduler."""
     if options.health is not None:
         require_extras('"hourbell worker --health"', "server")
     settings = from_environment(os.environ)
@@ -347,7 +347,7 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
 
 
 async def _serve_health(stack: AsyncExitStack, parts: Running, host: str, port: int) -> None:
-    # Here, because most workers serve nothing.
+    # Imported here, because most workers serve nothing.
     from hourbell.api.app import create_health_app
     from hourbell.api.auth import is_local
     from hourbell.api.server import ApiServer
@@ -404,7 +404,7 @@ def _own_secret_keys(folder: Path) -> str:
         return file.read_text().strip()
     except OSError as error:
         raise ConfigurationError(
-            f"The secret keys cannot be stored in {file}: {error.strerror or error}. Make the file "
+            f"Cannot store the secret keys in {file}: {error.strerror or error}. Make the file "
             f"writable for this user, or set HOURBELL_SECRET_KEYS."
         ) from error
 
@@ -439,7 +439,7 @@ async def running(
 
     The worker runs webhooks, and the tasks of an app if there is one.
     """
-    # Here, because a command that serves nothing would take twice as long to start.
+    # Imported here, because a command that serves nothing would take twice as long to start.
     from hourbell.api.app import create_app, create_health_app
     from hourbell.api.auth import is_local
     from hourbell.api.events import Events
@@ -472,7 +472,7 @@ async def running(
         app = create_health_app(engine, parts, local)
         events: Events | None = None
         if Role.API in roles:
-            # A pool of its own: API requests may wait for locks, but must not delay leader and
+            # Its own pool: API requests may wait for locks, but must not delay leader and
             # worker.
             api_engine = await stack.enter_async_context(
                 open_engine(dsn, settings, API_TIMEOUT_SECONDS, engine.counts)
@@ -505,20 +505,20 @@ async def running(
         await server.start()
         stack.push_async_callback(server.stop)
         if parts.remote is not None:
-            # Stopped first: the drain of the server must not wait for claims that long-poll.
+            # Stopped first: the server's drain must not wait for long-polling claims.
             stack.push_async_callback(parts.remote.stop)
         if events is not None:
-            stack.push_async_callback(events.stop)  # its streams do not end by themselves
+            stack.push_async_callback(events.stop)  # its streams do not end on their own
         yield parts
 
 
 def _show_pool(engine: Engine, name: str) -> None:
-    """Show the connections of an engine's pool."""
+    """Expose the connections of an engine's pool as metrics."""
     connections = engine.metrics.gauge(
         "hourbell_pool_connections", "Connections to the database.", ("pool", "state")
     )
     largest = engine.metrics.gauge(
-        "hourbell_pool_max_connections", "The size of a pool of connections.", ("pool",)
+        "hourbell_pool_max_connections", "Maximum size of a connection pool.", ("pool",)
     )
 
     def update() -> None:
@@ -560,7 +560,7 @@ async def _keep_functions(engine: Engine) -> bool:
 
 @asynccontextmanager
 async def _present(parts: Running, roles: Set[Role], actions: ActionRunners) -> AsyncIterator[None]:
-    """Say every few seconds that this process lives, within this context."""
+    """Report every few seconds that this process is alive, within this context."""
     engine, scheduler = parts.engine, parts.scheduler
     clock = DatabaseClock(engine.database)
     number = uuid4() if scheduler is None else scheduler.leadership.node
@@ -581,11 +581,11 @@ async def _present(parts: Running, roles: Set[Role], actions: ActionRunners) -> 
 
 
 def _open_circuits(actions: ActionRunners, now: datetime) -> list[OpenCircuit]:
-    """The open circuits of this process, with their times by the database's clock."""
+    """The open circuits of this process, with their times on the database's clock."""
     webhooks = actions.get(WebhookAction)
     if webhooks is None:
         return []
-    # Here, because only a worker sends webhooks.
+    # Imported here, because only a worker sends webhooks.
     from hourbell.actions.webhook import WebhookRunner
 
     assert isinstance(webhooks, WebhookRunner)
@@ -631,7 +631,7 @@ def worker_settings(settings: Settings, tasks: Iterable[str]) -> WorkerSettings:
 async def _actions(
     tasks: AppRunner | None, settings: Settings, engine: Engine, clock: DatabaseClock
 ) -> AsyncIterator[ActionRunners]:
-    # Here, because only a worker sends webhooks.
+    # Imported here, because only a worker sends webhooks.
     from hourbell.actions.egress import GuardedResolver
     from hourbell.actions.webhook import WebhookRunner
 

@@ -1,4 +1,4 @@
-"""The errors of the library. Every one is a HourbellError, with a `code` for programs.
+"""The errors of the library. Each is a HourbellError with a `code` for programs.
 
 raised to callers     InvalidArguments, UnknownTask, UnknownQueue, UnknownTenant, DuplicateJob,
                       KeyBusy, QuotaExceeded, NotInTransaction, WrongConnection, NotOpen,
@@ -29,28 +29,28 @@ class InvalidArguments(HourbellError, TypeError):
 
 
 class InvalidTask(HourbellError, TypeError):
-    """A function cannot be a task as it is declared."""
+    """A function cannot be a task in the way it is declared."""
 
     code = "invalid_task"
     title = "The function cannot be a task"
 
 
 class UnknownTask(HourbellError):
-    """The app has no task of this name."""
+    """The app has no task with this name."""
 
     code = "unknown_task"
     title = "Unknown task"
 
 
 class UnknownQueue(HourbellError):
-    """The queue does not exist, and the transaction of a user must not create it."""
+    """The queue does not exist, and a user's transaction must not create it."""
 
     code = "unknown_queue"
     title = "Unknown queue"
 
 
 class UnknownTenant(HourbellError):
-    """The tenant does not exist, and the transaction of a user must not create it."""
+    """The tenant does not exist, and a user's transaction must not create it."""
 
     code = "unknown_tenant"
     title = "Unknown tenant"
@@ -79,14 +79,14 @@ class QuotaExceeded(errors.QuotaExceeded):
 
 
 class NotInTransaction(HourbellError):
-    """`connection=` was given outside of a transaction."""
+    """`connection=` is not in a transaction."""
 
     code = "not_in_transaction"
     title = "The connection is in autocommit"
 
 
 class WrongConnection(HourbellError):
-    """`connection=` is of an unknown kind, or of another kind than the call."""
+    """`connection=` is of an unknown kind, or does not fit the call (sync or async)."""
 
     code = "wrong_connection"
     title = "The connection cannot be used"
@@ -122,16 +122,16 @@ class CannotConnect(StoreUnavailable):
     @staticmethod
     def text(database: str, why: str) -> str:
         return (
-            f"The database {database} cannot be used: {why.rstrip('.')}. Check App(url=…) or "
-            f"HOURBELL_DATABASE_URL, and that PostgreSQL runs there."
+            f"Cannot use the database {database}: {why.rstrip('.')}. Check App(url=…) or "
+            f"HOURBELL_DATABASE_URL, and that PostgreSQL is running."
         )
 
 
 class JobFailed(HourbellError):
-    """A job whose result is wanted has not succeeded."""
+    """The job whose result was requested did not succeed."""
 
     code = "job_failed"
-    title = "The job has not succeeded"
+    title = "The job did not succeed"
 
     def __init__(self, job: str, fate: str, reason: str | None, error: str | None) -> None:
         because = f" ({reason})" if reason else ""
@@ -140,43 +140,43 @@ class JobFailed(HourbellError):
 
 
 class WaitTimeout(HourbellError, TimeoutError):
-    """A job has not ended in time; it is left as it is."""
+    """The job did not end in time; it was not changed."""
 
     code = "wait_timeout"
-    title = "The job has not ended in time"
+    title = "The job did not end in time"
 
 
 class LeaseLost(asyncio.CancelledError):
-    """This worker no longer holds the execution, and another one may run it: stop, change nothing.
+    """This worker no longer holds the execution, and another may be running it: stop and change nothing.
 
     Not an Exception, so that `except Exception` in a handler does not hide it.
     """
 
 
 class Suspend(BaseException):
-    """The handler waits for an outside system: it ends here, and runs again from its top.
+    """The handler waits for an outside system: this run ends here, and the next one starts from the top.
 
     Not an Exception, so that `except Exception` in a handler does not hide it.
     """
 
     def __init__(self, token_digest: bytes, seconds: float) -> None:
-        super().__init__("waits for an outside system")
+        super().__init__("waiting for an outside system")
         self.token_digest, self.seconds = token_digest, seconds
 
 
 class _Decision(Exception):
-    """Raised by a handler to decide what follows."""
+    """Raised by a handler to decide what happens next."""
 
 
 def _seconds(value: float | timedelta) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if not 0 <= seconds < float("inf"):
-        raise ValueError("a delay is a number of seconds that is not negative")
+        raise ValueError("a delay must be a number of seconds that is not negative")
     return seconds
 
 
 class Snooze(_Decision):
-    """Run again after a delay. No attempt is used."""
+    """Run again after a delay. Does not count as an attempt."""
 
     def __init__(self, delay: float | timedelta) -> None:
         super().__init__(f"snoozed for {delay}")
@@ -184,10 +184,10 @@ class Snooze(_Decision):
 
 
 class RetryAfter(_Decision):
-    """The attempt failed; retry after a delay of at least this, if retries are left."""
+    """The attempt failed; retry after at least this delay, if retries are left."""
 
     def __init__(self, delay: float | timedelta, why: str = "") -> None:
-        super().__init__(why or f"to be retried after {delay}")
+        super().__init__(why or f"retry requested after {delay}")
         self.seconds = _seconds(delay)
 
 
@@ -196,4 +196,4 @@ class Cancel(_Decision):
 
 
 class Dead(_Decision):
-    """The attempt failed and is not retried; the execution becomes a dead letter."""
+    """The attempt failed and must not be retried; the execution becomes a dead letter."""

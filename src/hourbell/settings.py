@@ -24,7 +24,7 @@ from hourbell.security.egress import Egress
 from hourbell.security.sealing import KeyRing
 
 PREFIX = "HOURBELL_"
-# Of the command line, when it calls a server; a process of the server ignores them.
+# For the command line, when it calls a server; server processes ignore them.
 _NOT_SETTINGS = ("HOURBELL_API_KEY", "HOURBELL_PROFILE", "HOURBELL_URL")
 ALL_QUEUES = "*"
 
@@ -56,7 +56,7 @@ DatabaseUrl = Annotated[
     Meta(pattern=r"^postgres(ql)?://", description="a URL that begins with postgresql://"),
 ]
 LogLevel = Annotated[
-    str, Meta(description="a level, such as info or info,worker=debug, or @ and the name of a file")
+    str, Meta(description="a level, such as info or info,worker=debug, or @ and a file name")
 ]
 EgressAllow = Annotated[
     str, Meta(description="a comma-separated list of networks and host:port pairs")
@@ -68,22 +68,22 @@ Failpoints = Annotated[str, Meta(description="name=action;name=action")]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of this process."""
 
-    audit_days: Days = 365  # how long entries of the audit trail are kept
+    audit_days: Days = 365  # how long audit entries are kept
     ca_file: CaFile | None = None  # CAs that webhooks trust in addition to the system's
     data_dir: Folder  # of the embedded database
     database_url: DatabaseUrl | None = None  # None means the embedded one
     dead_letter_days: Days = 365  # how long dead letters are kept
-    egress_allow: EgressAllow = ""  # targets that webhooks may call besides the internet
+    egress_allow: EgressAllow = ""  # targets that webhooks may call in addition to the internet
     failpoints: Failpoints = ""
     horizon_seconds: HorizonSeconds = 60  # how far ahead executions are planned
     host: Host = "127.0.0.1"
     leader_lease_seconds: LeaseSeconds = 10
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     ledger_days: Days = 30  # how long ended executions are kept
-    log_level: LogLevel = "info"  # of all, and of single components
+    log_level: LogLevel = "info"  # for all components, and for single ones
     max_crashes: Crashes = 3  # worker crashes while it ran alone, until an execution is DEAD
     port: Port = 8080
-    revision: Revision | None = None  # of the code of an app: the highest live one leads
+    revision: Revision | None = None  # of an app's code: the highest live revision wins
     secret_keys: SecretKeys = ""  # keys that encrypt secrets, the newest first
     worker_critical_slots: CriticalSlots = 5  # slots reserved for CRITICAL; leaves at least one
     worker_low_share: Share = 0.05  # share of claims that start with the lowest priority
@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_hosts(database_url: str) -> None:
-    """Raises ConfigurationError; a URL may name several hosts, with a port each."""
+    """Raise ConfigurationError for an invalid port; a URL may name several hosts, each with a port."""
     try:
         hosts = urlsplit(database_url).netloc.rpartition("@")[2].split(",")
     except ValueError as error:
@@ -101,8 +101,8 @@ def _check_hosts(database_url: str) -> None:
         _, _, port = host.rpartition("]")[2].partition(":")  # [::1]:5432
         if port and not (port.isdecimal() and 0 < int(port) <= 65535):
             raise ConfigurationError(
-                "The URL has a port that is not a number from 1 to 65535. A colon, slash or @ in "
-                "a password is written as %3A, %2F or %40."
+                "The URL has a port that is not a number from 1 to 65535. In "
+                "a password, write a colon, slash or @ as %3A, %2F or %40."
             )
 
 
@@ -110,7 +110,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "database_url": _check_hosts,
     "egress_allow": Egress.parse,
     "failpoints": failpoints.parse,
-    # A file is read when logs are configured.
+    # If the setting names a file, that is read when logs are configured.
     "log_level": lambda text: text.startswith("@") or parse_log_levels(text),
     "secret_keys": KeyRing.parse,
 }

@@ -400,7 +400,7 @@ def _(s: Scene) -> Case:
 @case("a look at overlaps")
 def _(s: Scene) -> Case:
     args = [s.overlapping, s.now]
-    return Case("select hourbell.check_overlap($1, $2)", args, rows=500, buffers=3_000)
+    return Case("select hourbell.apply_overlap($1, $2)", args, rows=500, buffers=3_000)
 
 
 @case("virtual time")

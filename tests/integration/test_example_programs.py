@@ -41,7 +41,7 @@ class Server:
         )
 
     def read_greeting(self) -> None:
-        until_said(self.log, "Ctrl-C drains and stops everything.", self.process)
+        until_said(self.log, "Press Ctrl-C to drain and stop everything.", self.process)
         (url,) = re.findall(r"^ +Database +(\S+)$", self.log.read_text(), re.MULTILINE)
         self.env["HOURBELL_DATABASE_URL"] = url
         self.env["HOURBELL_URL"] = f"http://127.0.0.1:{self.port}"

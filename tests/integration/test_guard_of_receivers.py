@@ -90,7 +90,7 @@ async def test_a_repeated_execution_has_one_effect_and_one_answer(connection: as
 
 async def test_a_sender_that_has_lost_the_execution_is_refused(connection: asyncpg.Connection):
     await serve(connection, delivery(5))
-    with pytest.raises(StaleFence, match="fence 4, and 5 has been seen"):
+    with pytest.raises(StaleFence, match="fence 4, but fence 5 has been seen"):
         await serve(connection, delivery(4))
     assert await effects(connection) == [("exe_1", 5)]
 

@@ -162,7 +162,7 @@ async def test_migrate_prepares_a_database_and_may_be_repeated(
         refused = hourbell("scheduler", dsn)
         said, _ = await asyncio.to_thread(refused.communicate, timeout=60)
         assert refused.returncode == 2
-        assert "Run `hourbell migrate` of this version once" in said
+        assert "Run `hourbell migrate` with this version once" in said
         for _ in range(2):
             done = hourbell("migrate", dsn)
             said, _ = await asyncio.to_thread(done.communicate, timeout=60)
@@ -182,7 +182,7 @@ def test_a_database_that_is_not_there_is_told_as_such(role: str) -> None:
     process = hourbell(role, f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "cannot be used" in said
+    assert "Cannot use the database" in said
     assert "Traceback" not in said
 
 
@@ -241,7 +241,7 @@ async def test_keys_are_made_listed_and_revoked_at_the_terminal(
         assert said.splitlines()[-1] not in listed
         assert await run(f"keys revoke {line.split()[0]}") == (
             0,
-            f"{line.split()[0]} is revoked.\n",
+            f"Revoked {line.split()[0]}.\n",
         )
         _, listed = await run("keys list --output json")
         reader, root = json.loads(listed)
@@ -255,7 +255,7 @@ async def test_keys_are_made_listed_and_revoked_at_the_terminal(
         assert code == 0
         rotate = hourbell("secrets rotate", dsn, HOURBELL_SECRET_KEYS=said.strip())
         said, _ = await asyncio.to_thread(rotate.communicate, timeout=60)
-        assert said.startswith("0 secrets were re-encrypted")
+        assert said.startswith("Re-encrypted 0 secrets")
 
 
 def checks(port: int) -> dict[str, bool]:

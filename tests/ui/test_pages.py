@@ -278,7 +278,7 @@ def test_everything_of_a_tenant_is_paused_with_four_clicks(watched: Watched) -> 
     page = watched.page
     watched.open("/")
     watched.click("link", "Tenants")
-    watched.click("button", "Acts on gamma")
+    watched.click("button", "Actions for gamma")
     watched.click("menuitem", "Pause everything…")
     dialog = page.get_by_role("dialog")
     # Until they are counted the dialog asks for the name of the tenant, as for more than 100.
@@ -463,7 +463,7 @@ def test_a_form_with_changes_is_not_left_without_asking(watched: Watched) -> Non
     page.get_by_label("Name", exact=True).fill("half-done")
     page.get_by_role("link", name="Executions").click()
     expect(page.get_by_label("Name", exact=True)).to_have_value("half-done")
-    assert asked == ["Your changes are not saved. Leave the page?"]
+    assert asked == ["You have unsaved changes. Leave the page?"]
 
 
 def test_a_dialog_gives_back_the_focus(watched: Watched) -> None:
@@ -563,8 +563,13 @@ def test_one_run_operation_and_worker_and_every_dialog_are_accessible_too(
     for name, path, *names in (
         ("dialog-pause", f"/jobs/{job}", "Pause…"),
         ("dialog-run", f"/jobs/{job}", "Run now…"),
-        ("dialog-delete", "/jobs?name_prefix=heartbeat", "Acts on heartbeat", "Delete…"),
-        ("dialog-purge", "/dead-letters?time=all", "Acts on all that match", "Purge all that"),
+        ("dialog-delete", "/jobs?name_prefix=heartbeat", "Actions for heartbeat", "Delete…"),
+        (
+            "dialog-purge",
+            "/dead-letters?time=all",
+            "Actions for all matching",
+            "Purge all matching",
+        ),
         ("dialog-limits", "/queues/images", "Limits…"),
         ("dialog-key", "/keys", "New key"),
     ):
@@ -636,7 +641,7 @@ def test_dead_letters_are_purged_only_after_their_number_was_typed(watched: Watc
     assert count
     watched.open("/dead-letters?time=all")
     row = page.get_by_role("row").filter(has_text="http_400")
-    row.get_by_role("button", name="More acts").click()
+    row.get_by_role("button", name="More actions").click()
     page.get_by_role("menuitem", name=f"Purge {count}…").click()
     dialog = page.get_by_role("dialog")
     purge = dialog.get_by_role("button", name=f"Purge {count}", exact=True)
@@ -730,7 +735,7 @@ def test_jitter_spreads_a_herd_over_the_chosen_seconds(watched: Watched) -> None
     table = page.get_by_role("table").filter(has_text="Busiest second")
     before, after = (
         table.get_by_role("row").filter(has_text=name).locator("td").nth(2).inner_text()
-        for name in ("as it is", "300 s")
+        for name in ("current", "300 s")
     )
     assert int(before) >= 40  # the settlements of 02:00 in Berlin
     assert int(after) <= 2
@@ -772,9 +777,9 @@ def test_a_minute_of_the_forecast_says_that_there_are_more_jobs(watched: Watched
     assert "2099-01-01T00%3A00%3A00.000Z" in asked[0]
     answer["items"] = []
     page.reload()
-    expect(page.get_by_text("Choose a tenant, or wait")).to_be_visible()
+    expect(page.get_by_text("Choose a tenant, or try again")).to_be_visible()
     watched.open("/forecast?minute=2099-01-01T00:00:59Z&tenant_id=acme")
-    expect(page.get_by_text("too many jobs to look this minute up")).to_be_visible()
+    expect(page.get_by_text("too many jobs to look up this minute")).to_be_visible()
     expect(page.get_by_text("Choose a tenant")).to_have_count(0)
     assert watched.problems() == []
 
@@ -875,7 +880,7 @@ def test_a_key_opens_the_page_that_was_asked_for_and_is_not_kept(
     page.goto(watched.server.url + "/jobs")
     page.get_by_label("API key").fill("hb_" + "x" * 43)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_text("This key is not known, or was revoked.")).to_be_visible()
+    expect(page.get_by_text("This key is unknown or was revoked.")).to_be_visible()
     page.get_by_text("How do I get a key?").click()
     assert looked_at(watched, "sign-in") == []
     page.get_by_label("API key").fill(admin)
@@ -946,7 +951,7 @@ def test_a_key_that_is_revoked_elsewhere_leads_back_to_the_sign_in(
     page, server = watched.page, watched.server
     made = server.ask("POST", "/api/v1/keys", {"name": "gone", "role": "operator"}, admin)
     sign_in(watched, made["key"])
-    page.get_by_role("button", name="Acts on trial-ends").click()
+    page.get_by_role("button", name="Actions for trial-ends").click()
     page.get_by_role("menuitem", name="Pause…").click()
     pause = page.get_by_role("dialog").get_by_role("button", name="Pause")
     expect(pause).to_be_enabled()

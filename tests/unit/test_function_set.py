@@ -13,7 +13,7 @@ def test_a_plan_stands_for_its_settings() -> None:
 
 
 def test_an_unknown_plan_is_an_error() -> None:
-    with pytest.raises(ValueError, match="unknown plan 'lookup': there are lookups, "):
+    with pytest.raises(ValueError, match="unknown plan 'lookup'; use one of lookups, "):
         with_plans("language sql set plan = lookup as $$")
 
 

@@ -51,7 +51,7 @@ def test_another_body_secret_id_or_time_is_not_signed() -> None:
         (signed() | {"webhook-signature": "v1,"}, b'{"a": 1}'),
         (signed() | {"webhook-signature": "v1,?? v2,AAAA nonsense ,"}, b'{"a": 1}'),
     ):
-        with pytest.raises(BadSignature, match="none of the secrets"):
+        with pytest.raises(BadSignature, match="any of the secrets"):
             guard.verify(headers, body, NOW)
 
 
@@ -59,7 +59,7 @@ def test_another_body_secret_id_or_time_is_not_signed() -> None:
 def test_a_request_without_a_signature_is_not_genuine(missing: str) -> None:
     headers = signed()
     del headers[missing]
-    with pytest.raises(BadSignature, match="has no webhook-id"):
+    with pytest.raises(BadSignature, match="lacks webhook-id"):
         Guard([SECRET]).verify(headers, b'{"a": 1}', NOW)
 
 
@@ -84,7 +84,7 @@ def test_a_request_is_refused_when_it_is_too_old_or_from_the_future() -> None:
         assert guard.verify(signed(), b'{"a": 1}', now)
     with pytest.raises(TooOld, match="61 seconds ago"):
         guard.verify(signed(), b'{"a": 1}', NOW + 61)
-    with pytest.raises(TooOld, match="61 seconds ahead"):
+    with pytest.raises(TooOld, match="61 seconds in the future"):
         guard.verify(signed(), b'{"a": 1}', NOW - 61)
     with pytest.raises(TooOld):
         guard.verify(signed(), b'{"a": 1}')  # by the clock of this machine
@@ -118,7 +118,7 @@ def test_what_is_no_secret_is_refused(secrets: Any) -> None:
 async def test_what_is_no_connection_is_named() -> None:
     guard = Guard([SECRET])
     delivery = guard.verify(signed(), b'{"a": 1}', NOW)
-    with pytest.raises(TypeError, match="SQLAlchemy or Django, not a builtins object"):
+    with pytest.raises(TypeError, match="SQLAlchemy or Django, not builtins object"):
         async with guard.once(object(), delivery):
             pytest.fail("it is no connection")
     with (

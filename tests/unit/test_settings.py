@@ -74,7 +74,11 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_ZZZ", "1", "is not a setting. Settings: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
         ("HOURBELL_DATABASE_URL", "postgresql://db:70000/x", "a port that is not a number from 1"),
         ("HOURBELL_DATABASE_URL", "postgresql://a,b:x/y", "a port that is not a number from 1"),
-        ("HOURBELL_DATABASE_URL", "postgresql://ada:a/b@db/x", "in a password is written as %3A"),
+        (
+            "HOURBELL_DATABASE_URL",
+            "postgresql://ada:a/b@db/x",
+            "In a password, write a colon, slash or @ as %3A",
+        ),
         ("HOURBELL_DATABASE_URL", "postgresql://[::1/x", "cannot be read"),
         ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
     ],

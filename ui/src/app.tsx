@@ -1,4 +1,4 @@
-// The frame of all pages: who is calling, which page, what is loaded when.
+// The frame of all pages: the caller, the route, and lazy loading.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Component, lazy, Suspense, useEffect, type ReactNode } from "react";
 import { Route, Router, Switch, useLocation } from "wouter";
@@ -88,7 +88,7 @@ function Frame() {
   );
 }
 
-/** A page that cannot be shown: one that fails, or whose code is no longer on the server after an upgrade. The rest of the frame stays. */
+/** Catches a page that fails, or whose code is no longer on the server after an upgrade. The rest of the frame stays. */
 class Broken extends Component<{ children: ReactNode }, { error: Error | null }> {
   override state: { error: Error | null } = { error: null };
   static getDerivedStateFromError(error: Error): { error: Error } {
@@ -99,7 +99,7 @@ class Broken extends Component<{ children: ReactNode }, { error: Error | null }>
     return (
       <>
         <PageHead title="This page cannot be shown" />
-        <Empty action={<Button onClick={() => location.reload()}>Load it again</Button>}>The server may have been upgraded since you opened the dashboard. If it happens again after loading, report this: {String(this.state.error)}</Empty>
+        <Empty action={<Button onClick={() => location.reload()}>Reload</Button>}>The server may have been upgraded since you opened the dashboard. If this still happens after reloading, please report it:  {String(this.state.error)}</Empty>
       </>
     );
   }
@@ -136,8 +136,8 @@ function Pages() {
       <Route path="/more" component={More} />
       <Route path="/reference" component={Reference} />
       <Route>
-        <PageHead title="No such page" />
-        <Empty>The address does not lead anywhere. Use the navigation, or search for a job.</Empty>
+        <PageHead title="Page not found" />
+        <Empty>There is no page at this address. Use the navigation, or search for a job.</Empty>
       </Route>
     </Switch>
   );

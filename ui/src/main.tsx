@@ -10,7 +10,7 @@ import { watch } from "./lib/settings";
 import "./styles/tokens.css";
 import "./styles/base.css";
 
-/** A session that has ended shows in whatever is read next; `useAct` does the same for writes. */
+/** The next read reveals that a session has ended; `useAct` does the same for writes. */
 function onProblem(error: unknown): void {
   if (error instanceof ApiProblem && error.status === 401) void client.invalidateQueries({ queryKey: ["/api/v1/me"] });
 }

@@ -1,12 +1,12 @@
-"""Actions: what an execution does. An action turns a run into an outcome, and decides nothing else.
+"""Actions: what an execution does. An action turns a run into an outcome and makes no other decisions.
 
-threads.py    threads for the handlers of tasks, which hourbell.sdk runs
+threads.py    threads for task handlers, which hourbell.sdk runs
 webhook.py    an HTTP request:
     requests.py, signing.py             the content of the request
     egress.py, names.py, trust.py       allowed targets, DNS, and TLS certificates
     answers.py                          the meaning of the response
     circuits.py                         circuit breakers for hosts and endpoints
-    counts.py                           how targets answered, for the metrics
+    counts.py                           how targets responded, for the metrics
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class WorkerCalls(Protocol):
     async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
         """Store a checkpoint, as JSON; the next run of the execution has it in its spec.
 
-        It is durable when this returns True. False: the lease is lost, another worker may already
-        run the execution, and nothing was stored.
+        The checkpoint is durable when this returns True. False: the lease is lost, another worker may
+        already be running the execution, and nothing was stored.
         """
 
 
@@ -53,7 +53,7 @@ class StillRunning(asyncio.CancelledError):
 
 
 def failed(error: BaseException) -> Failed:
-    """The failure for an exception; its kind is the name of the exception's class."""
+    """The failure for an exception; its kind is the name of the exception class."""
     kind = type(error).__name__
     try:
         return Failed(f"{kind}: {error}", kind)

@@ -1,6 +1,6 @@
 """The meaning of the response to a webhook.
 
-    2xx                   success; 202 with `Hourbell-Async: 1`: accepted, the target reports later
+    2xx                   success; 202 with `Hourbell-Async: 1`: accepted, outcome reported later
     408, 425, 429, 5xx    failed, retryable; 429 and 503 may set the delay (`Retry-After`)
     410                   failed, final, and the job is paused: the target is gone
     everything else       failed, final: a retry would get the same response; redirects are never

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-FAILURES = 20  # consecutive: half of the requests to a healthy target may fail,
+FAILURES = 20  # consecutive: a healthy target may fail half of its requests,
 OVER_SECONDS = 2.0  # at least this long from the first to the last of them
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
@@ -45,9 +45,9 @@ class OpenTarget(msgspec.Struct, frozen=True):
     """A target whose circuit is open; times are monotonic."""
 
     target: Target
-    failures: int  # in a row,
-    since: float  # from this moment on
-    until: float  # then one request probes
+    failures: int  # consecutive failures,
+    since: float  # the first of which was at this time
+    until: float  # when one request may probe
 
 
 class _Circuit:
@@ -154,13 +154,13 @@ class Circuits:
                 yield OpenTarget(target, circuit.failures, circuit.since, circuit.open_until)
 
     def states(self, now: float) -> tuple[int, int]:
-        """How many circuits are open, and how many half-open: they wait for a probe."""
+        """How many circuits are open, and how many are half-open, waiting for a probe."""
         not_closed = [each for each in self._circuits.values() if each.pause]
         paused = sum(each.open_until > now for each in not_closed)
         return paused, len(not_closed) - paused
 
     def inconclusive(self, target: Target, call: int) -> None:
-        """The call says nothing about the target; if it was the probe, the next call probes."""
+        """The call says nothing about the target; if it was the probe, the next call becomes the probe."""
         circuit = self._circuits.get(target)
         if circuit is not None:
             circuit.late.discard(call)

@@ -1,4 +1,4 @@
-"""What a worker counts of its webhooks: how targets answered, and circuits."""
+"""What a worker counts about its webhooks: responses of targets, and circuits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hourbell.actions.circuits import Circuits
 from hourbell.model.executions import TIMEOUT
 from hourbell.observe.metrics import Metrics
 
-# Kinds of failures without a complete response.
+# Failure kinds without a complete response.
 _INCOMPLETE = frozenset({"connection", "tls", "bad_answer", "forbidden_target", TIMEOUT})
 
 
@@ -20,10 +20,10 @@ class WebhookCounts:
         self._metrics = metrics
         self._answers = metrics.counter(
             "hourbell_webhook_responses_total",
-            "Webhooks by the status of the response, or by why there was no complete one.",
+            "Webhooks by response status, or by the reason there was no complete response.",
             ("code",),
         )
-        # Reserved: targets that answer with many codes take no place from these.
+        # Reserved, so that targets that respond with many codes do not crowd these out.
         for kind in sorted(_INCOMPLETE):
             self._answers.series(kind)
         self._opened = metrics.counter(
@@ -32,7 +32,7 @@ class WebhookCounts:
             ("scope",),
         )
         for scope in ("host", "endpoint"):
-            self._opened.series(scope)  # from 0, so that the first one is an increase
+            self._opened.series(scope)  # starts at 0, so that the first one is an increase
 
     def answered(self, status: int) -> None:
         self._answers.series(str(status)).add()
@@ -48,7 +48,7 @@ class WebhookCounts:
         self._opened.series(scope).add()
 
     def watch(self, circuits: Mapping[str, Circuits]) -> None:
-        """Show the states of circuits, by their scope: host or endpoint."""
+        """Expose the states of circuits by scope: host or endpoint."""
         family = self._metrics.gauge(
             "hourbell_circuits",
             "Circuits of this process that are not closed.",

@@ -5,8 +5,8 @@ address again when a socket is created for it: however a URL was written or pars
 the one connected to. A host name allowed by an administrator allows its addresses only for the
 request that resolved it.
 
-To the sender of a webhook, a name with a forbidden address and a name without an address look the
-same, so that tenants cannot discover names of our network. The log distinguishes them.
+To the sender of a webhook, a name with a forbidden address looks the same as a name without an
+address, so that tenants cannot discover names in our network. The log distinguishes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger(component="webhooks")
 
 
 class OutgoingRequest:
-    """The request for which a connection is made.
+    """The request that a connection is made for.
 
     Kept in a context variable, because the HTTP client resolves names and creates sockets without
     passing the request along.
@@ -95,4 +95,4 @@ class GuardedResolver(AbstractResolver):
         return socket.socket(family, kind, protocol)
 
     async def close(self) -> None:
-        """Nothing to close: lookup threads end by themselves."""
+        """Nothing to close: lookup threads end on their own."""

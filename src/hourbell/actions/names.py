@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-WAIT_SECONDS = 5.0  # longest wait of a caller for a lookup
+WAIT_SECONDS = 5.0  # how long a caller waits for a lookup
 FRESH_SECONDS = 10.0  # how long a result is cached,
-FAILED_SECONDS = 2.0  # and how long a failure is
+FAILED_SECONDS = 2.0  # and how long a failure is cached
 MAX_LOOKUPS = 128
 MAX_LOOKUPS_PER_TENANT = 32
 _MAX_CACHED = 10_000  # cached names; beyond that, the oldest are dropped
@@ -130,7 +130,7 @@ class Names:
             addresses = self._look_up(lookup.host)
         except Exception as error:  # such as UnicodeError for an invalid host name
             failure = f"{type(error).__name__}: {error}"
-        # The loop may be closed by now; then no caller is waiting any more.
+        # The loop may be closed by now; then no caller is waiting anymore.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._ended, lookup, addresses, failure)
 

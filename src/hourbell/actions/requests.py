@@ -43,7 +43,7 @@ _instant = lru_cache(maxsize=256)(format_instant)  # many executions share the s
 
 
 class CannotSend(Exception):
-    """The request cannot be built: a secret is missing or unusable. Has names, never values."""
+    """The request cannot be built: a secret is missing or unusable. Contains names, never values."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -56,13 +56,13 @@ class PreparedRequest(msgspec.Struct, frozen=True):
     url: str
     headers: CIMultiDict[str]
     body: bytes | None
-    redactor: Redactor  # for whatever is stored of the response
+    redactor: Redactor  # for whatever is stored from the response
 
 
 async def prepare_request(
     action: WebhookAction, run: Run, secrets: SecretSource, token: str, timestamp: int
 ) -> PreparedRequest:
-    """The request of this attempt. With `token` the target can complete it asynchronously."""
+    """The request of this attempt. With `token`, the target can complete it asynchronously."""
     url, headers, content = action.url, action.headers, action.body
     body = _encoded(content)
     fillable = None if action.literal else body
@@ -119,7 +119,7 @@ def _own_headers(run: Run, token: str) -> dict[str, str]:
 
 
 def _traceparent(run: Run, execution_id: str) -> str:
-    """The trace of this attempt, if the worker itself has none: that of the caller, unchanged."""
+    """The trace of this attempt; if the worker itself has none, the caller's trace unchanged."""
     if run.spec.traceparent is not None:
         return run.spec.traceparent
     trace_id = blake2b(execution_id.encode(), digest_size=16).hexdigest()
@@ -195,7 +195,7 @@ def _redactor(known: Mapping[str, Secret]) -> Redactor:
 
 
 # Most webhooks of a tenant use the same secrets, and a redactor is expensive to build, so redactors
-# are cached; fewer large ones, because they take much memory. So recently used values stay in
+# are cached; fewer of the large ones, which take much memory. Recently used values therefore stay in
 # memory, as docs/security.md says.
 _MAX_SMALL = 4096
 _small = lru_cache(maxsize=256)(Redactor)

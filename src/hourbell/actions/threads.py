@@ -37,7 +37,7 @@ class Threads:
     async def run(self, function: Callable[[], Any]) -> Outcome:
         """Call a function in a thread, with the context variables of the caller.
 
-        StillRunning: this call was cancelled, and the thread continues.
+        Raises StillRunning if this call was cancelled and the thread continues.
         """
         ended = self._start(partial(contextvars.copy_context().run, function))
         try:
@@ -64,7 +64,7 @@ class Threads:
 
         def run() -> None:
             outcome = _outcome(function)
-            # The loop may be closed by now; then no caller is waiting any more.
+            # The loop may be closed by now; then no caller is waiting anymore.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._ended, calls, ended, outcome)
 

@@ -21,10 +21,10 @@ def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
     if ca_file is not None:
         try:
             context.load_verify_locations(ca_file)
-        except OSError as error:  # ssl.SSLError among them
+        except OSError as error:  # includes ssl.SSLError
             raise ConfigurationError(
                 f"HOURBELL_CA_FILE: cannot read certificates from {ca_file}: "
-                f"{error.strerror or error}. Name a PEM file with certificates."
+                f"{error.strerror or error}. Set it to a PEM file with certificates."
             ) from error
     return context
 

@@ -1,9 +1,9 @@
 """WEBHOOK: an HTTP request.
 
 `requests` builds the request, `answers` interprets the response, `Egress` decides which targets are
-allowed. Redirects are never followed, the client never repeats a request by itself, nothing is
-decompressed, and the response is read up to a bound. A target that keeps failing gets fewer
-requests for a while; see `circuits`. Stored responses and errors contain no secrets, and disclose
+allowed. Redirects are never followed, the client never repeats a request on its own, nothing is
+decompressed, and the response is read up to a limit. A target that keeps failing gets fewer
+requests for a while; see `circuits`. Stored responses and errors contain no secrets and disclose
 no more about our network than that a target could not be reached.
 """
 
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(component="webhooks")
 
 REFUSAL_SECONDS = 1.0  # longest time to read the body of an error response
-SILENT_SECONDS = 30.0  # between two equal warnings
+SILENT_SECONDS = 30.0  # between two identical warnings
 _UNAVAILABLE_SECONDS = 1.0
 _NAME_TOO_SLOW = "The target could not be reached: its host name was not resolved in time."
 # Removes quoted input from messages: as a Python bytes literal, a secret would escape redaction.
 _QUOTED_INPUT = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
-MAX_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
+MAX_WAIT_SECONDS = 30.0  # how long an attempt waits for the circuit of its endpoint
 _MAX_INTERIM = 16  # interim responses such as `100 Continue` before the final one
 
 Now = Callable[[], float]
@@ -154,7 +154,7 @@ class WebhookRunner:
         outgoing = OutgoingRequest(run.claimed.tenant_id)
         before = CURRENT_REQUEST.set(outgoing)
         span = None
-        if run.span is not None:  # the host of the job, without what secrets have filled in
+        if run.span is not None:  # the host from the job, without secrets filled in
             host = host_of(action.url) or ""
             span = run.span.request(action.method, host, url.port or 0)
         outcome: Outcome | None = None
@@ -184,7 +184,7 @@ class WebhookRunner:
         return outcome
 
     def _delay_seconds(self, call: _Call, now: float) -> float | None:
-        """How long to postpone the request; None: send it now."""
+        """How long to postpone the request; None to send it now."""
         delay = self._hosts.delay_seconds(call.host, call.number, now)
         if delay is None:
             claimed = call.claimed
@@ -250,18 +250,18 @@ class WebhookRunner:
             return Failed("The target closed the connection without a response.", "connection")
 
     def _warn_about_keys(self, error: NoSecretKeys, run: Run, now: float) -> None:
-        """Rate-limited: it affects every webhook of a tenant until the keys are configured."""
+        """Rate-limited, because it affects every webhook of a tenant until the keys are configured."""
         if now >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             log.warning(
-                "webhook released: secrets cannot be decrypted",
+                "webhook released, secrets cannot be decrypted",
                 tenant=run.claimed.tenant_id,
                 execution_id=execution_text(run.claimed.execution_id),
                 error=str(error),
             )
 
     def _update_circuits(self, call: _Call, connected: bool, is_failure: bool | None) -> None:
-        """Update the circuits; `is_failure` None: no information about the target.
+        """Update the circuits; `is_failure` None means no information about the target.
 
         A failure without a connection counts against the host.
         """
@@ -359,7 +359,7 @@ class _ConnectionLost(aiohttp.ClientError):
 async def _hide_retryable_errors(
     request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Hide errors on which the client would itself repeat an idempotent request (GET, PUT, …)."""
+    """Hide errors after which the client itself would repeat an idempotent request (GET, PUT, …)."""
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
@@ -392,7 +392,7 @@ class _Connection(ResponseHandler):
             if self._interim > _MAX_INTERIM:
                 if self.transport is not None:
                     self.transport.close()
-                self.set_exception(HttpProcessingError(message="too many interim answers"))
+                self.set_exception(HttpProcessingError(message="too many interim responses"))
                 return
         else:
             self._interim = 0

@@ -1,15 +1,14 @@
 """The API: the engine's operations over HTTP.
 
-`requests` reads a request in full or rejects it (`queries`: its query string). A handler calls one
-operation of the engine, and `answers` renders the result. Every error is raised and turned into a
-problem document (RFC 9457) in one place, `problems`, by one table from error codes to HTTP statuses;
-`errors` has those that only HTTP knows.
-
+`requests` reads a request in full or rejects it (`queries` reads its query string). A handler calls
+one operation of the engine, and `answers` renders the result. Every error is raised and turned into
+a problem document (RFC 9457) in one place, `problems`, using one table from error codes to HTTP
+statuses; `errors` defines those that exist only over HTTP.
     routes.py     the Route struct: method, path, handler and OpenAPI description
     jobs.py, executions.py, execution_groups.py, dead_letters.py, operations.py, schedules.py,
     calendars.py, monitors.py, cell.py, overview.py, keys.py, secrets.py, sign_ins.py, workers.py,
     health.py, metrics.py     the routes and their handlers
-    worker_calls.py    the documents of workers over HTTP
+    worker_calls.py    the documents that HTTP workers send
     events.py     server-sent events
     dashboard.py  the files of the dashboard
     auth.py       authentication and authorization, before any handler runs

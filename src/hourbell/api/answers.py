@@ -81,7 +81,7 @@ def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
 
 
 def render_preview(preview: SchedulePreview) -> dict[str, Any]:
-    """What a schedule means."""
+    """A schedule, explained."""
     zone = shown_in(preview.timezone)
     return {
         "words": preview.words,
@@ -184,12 +184,12 @@ def render_purged(purged: Purged) -> dict[str, Any]:
 
 
 def render_bulk(done: str, bulk: BulkChanged) -> dict[str, Any]:
-    """The result of a bulk change; `done` names what was done."""
+    """The result of a bulk change; `done` names the action."""
     return {done: bulk.changed, "left": bulk.left, "next_page_token": bulk.next_token}
 
 
 def render_operation_preview(preview: OperationPreview) -> dict[str, Any]:
-    """What a bulk operation would concern."""
+    """What a bulk operation would apply to."""
     return msgspec.structs.asdict(preview)
 
 

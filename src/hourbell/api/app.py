@@ -79,8 +79,8 @@ def create_app(
 ) -> Litestar:
     """An application that serves this engine; `local` means only this machine can reach it.
 
-    `events`: the streams of events, for a caller that ends them. `caller`: of all requests, which
-    then need no key; for an application that is not served.
+    `events` holds the event streams, for a caller that ends them. `caller` is the caller of all
+    requests, which then need no key; it is for an application that is not served.
     """
     authenticator = Authenticator(engine, local, caller)
     document = msgspec.json.encode(describe(ROUTES))
@@ -130,7 +130,7 @@ def _app(
     provided = {"health": health, **constants}
 
     def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
-        """An unknown address that a browser asks for is one of the dashboard."""
+        """Serve the dashboard's page for an unknown address that a browser asks for."""
         if error.status_code == 404 and dashboard is not None and dashboard.wants_page(request):
             return dashboard.page(request)
         return on_framework_error(request, error)
@@ -153,7 +153,7 @@ def _app(
             Exception: on_exception,
         },
         before_request=refuse_two_hosts,
-        openapi_config=None,  # we generate our own, which has more detail
+        openapi_config=None,  # we generate our own, with more detail
         logging_config=None,
     )
 
@@ -175,7 +175,7 @@ def _handler(route: Route) -> HTTPRouteHandler:
 
 
 def _options_handler(path: str, routes: Sequence[Route]) -> HTTPRouteHandler:
-    """Lists all methods of a path; the framework's own lists only those of its first handler."""
+    """Lists all methods of a path; the framework's own handler lists only those of its first handler."""
     methods = sorted({"OPTIONS", *(route.method for route in routes if route.path == path)})
 
     async def options() -> Response[None]:

@@ -1,7 +1,7 @@
 """Authentication: an API key in `Authorization: Bearer hb_…`, looked up and cached briefly.
 
-A browser that has signed in sends a cookie instead (`sessions`). If a request has both, the key
-counts. A write by cookie must come from a page of this server: see `require_same_origin`.
+A browser that has signed in sends a cookie instead (`sessions`). If a request has both, the key is
+used. A write authenticated by cookie must come from a page of this server: see `require_same_origin`.
 
 A server that only this machine can reach needs no key until the first one is created. Until then it
 serves only requests whose Host header names this machine, so that a web page cannot reach it
@@ -45,13 +45,15 @@ from hourbell.security.access import (
 FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may still be accepted
 MAX_FAILURES = 20  # burst of failures allowed from one address,
 SECONDS_PER_FAILURE = 3  # then one in this many seconds
-OUTAGE_SECONDS = 2.0  # after this the database is away, for routes that work during an outage
+OUTAGE_SECONDS = (
+    2.0  # after this the database counts as down, for routes that work during an outage
+)
 _MAX_CACHED = 10_000
-_MAX_WAITING = 100_000  # more than a server has connections
+_MAX_WAITING = 100_000  # more than the connections of a server
 
-# Browsers take a cookie with this prefix only over HTTPS, and from no other host.
+# Browsers accept a cookie with this prefix only over HTTPS and only from this host.
 SECURE_COOKIE = "__Host-hourbell"
-COOKIES = ("hourbell", SECURE_COOKIE)  # by whether the page was reached by HTTPS
+COOKIES = ("hourbell", SECURE_COOKIE)  # by whether the page was loaded over HTTPS
 CLIENT_HEADER = "X-Hourbell-Client"
 DASHBOARD = "dashboard"
 
@@ -69,14 +71,14 @@ class Authenticator:
 
     def __init__(self, engine: Engine, local: bool, caller: Caller | None = None) -> None:
         self._engine = engine
-        self._caller = caller  # of all requests, which then need no key
+        self._caller = caller  # the caller of all requests, which then need no key
         self._local = local  # only this machine can reach the server, and no key exists
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._failures: dict[str, float] = {}  # address → when its failure count is back to 0
-        # By `_digest_in`, for routes that work in an outage.
+        # By `_digest_in`, for routes that work during an outage.
         self._accepted: dict[bytes, Caller] = {}
         self._keyless_until = 0.0
-        # Every second many requests need this at once; without a group each would have its query.
+        # Many requests need this at the same time; grouped, they share one query.
         self._lookups: GroupExecutor[None, None] = GroupExecutor(max_waiting=_MAX_WAITING)
 
     async def authorize(self, request: AnyRequest, route: Route) -> Caller:
@@ -102,12 +104,12 @@ class Authenticator:
         self._local = False
 
     async def sign_in(self, request: AnyRequest, key: str) -> tuple[Caller, str]:
-        """Begin a session of a browser: its caller, and the token that stands for the key."""
+        """Start a browser session: return its caller, and the token that stands for the key."""
         caller = await self._caller_with_key(request, key)
         if caller.role is KeyRole.WORKER:
             raise Forbidden(
-                "This is the key of a worker. It may claim executions and settle them, but see "
-                "nothing, so it cannot sign in. Use a key with another role."
+                "This key belongs to a worker, which may claim and settle executions but cannot read "
+                "anything, so it cannot sign in. Use a key with another role."
             )
         assert caller.key_id is not None
         await self.sign_out(request)
@@ -119,7 +121,7 @@ class Authenticator:
         return session, token
 
     async def sign_out(self, request: AnyRequest) -> None:
-        """End the sessions whose cookies a request has; at once on this node, on others soon."""
+        """End the sessions in the cookies of a request: on this node immediately, on others soon."""
         for name in COOKIES:
             digest = session_digest_of(request.cookies.get(name, ""))
             if digest is not None:
@@ -128,7 +130,7 @@ class Authenticator:
                 self._accepted.pop(digest, None)
 
     async def _caller_during_outage(self, request: AnyRequest) -> Caller:
-        """The caller; while the database is away, one whose key was accepted before it."""
+        """The caller; while the database is down, one whose key was accepted before."""
         digest = _digest_in(request)
         try:
             async with asyncio.timeout(OUTAGE_SECONDS):
@@ -162,11 +164,11 @@ class Authenticator:
                 _refuse_strange_host(request)
                 return ANONYMOUS
             if token is not None:
-                raise Unauthenticated("The session is over. Sign in again.")
+                raise Unauthenticated("The session has ended. Sign in again.")
             raise Unauthenticated(f"The request has no API key. {_HOW_TO_AUTHENTICATE}")
         if len(headers) > 1 or not headers[0].startswith(_SCHEME):
             raise Unauthenticated(
-                f"The Authorization header is not an API key. {_HOW_TO_AUTHENTICATE}"
+                f"The Authorization header does not contain an API key. {_HOW_TO_AUTHENTICATE}"
             )
         return await self._caller_with_key(request, headers[0].removeprefix(_SCHEME))
 
@@ -185,7 +187,7 @@ class Authenticator:
     async def _look_up(
         self, digest: bytes | None, find: Callable[[Engine, bytes], Awaitable[Caller | None]]
     ) -> Caller | None:
-        """The caller with the key or token of this digest, as it was FRESH_SECONDS ago or later."""
+        """The caller with this key or token digest, at most FRESH_SECONDS old."""
         if digest is None:
             return None
         known = self._known.get(digest)
@@ -206,7 +208,7 @@ class Authenticator:
         return self._local
 
     async def _look_for_keys(self, submissions: list[Submission[None, None]]) -> None:
-        # Measured before the query, so that a key created after it is seen within KEYLESS_SECONDS.
+        # Read before the query, so that a key created after it is seen within KEYLESS_SECONDS.
         at = time.monotonic()
         if await is_keyless(self._engine):
             self._keyless_until = at + KEYLESS_SECONDS
@@ -251,8 +253,8 @@ def name_in(host: str) -> str:
 def session_token_of(request: AnyRequest) -> str | None:
     """The session token in the cookies of a request.
 
-    Another host of the same domain can set a cookie that has no prefix, with a session of its own
-    choice. So over HTTPS only the cookie with the prefix counts. Browsers send Sec-Fetch-Site over
+    Another host in the same domain can set a cookie without a prefix, carrying a session that it
+    chose. So over HTTPS only the cookie with the prefix counts. Browsers send Sec-Fetch-Site over
     HTTPS, and to this machine.
     """
     cookies, headers = request.cookies, request.headers
@@ -262,11 +264,11 @@ def session_token_of(request: AnyRequest) -> str | None:
 
 
 def require_same_origin(request: AnyRequest) -> None:
-    """Raise CrossSiteRequest unless a page of this server has sent this request.
+    """Raise CrossSiteRequest unless a page of this server sent this request.
 
-    A browser adds the cookie to requests that other sites make it send. It tells the site in
-    Sec-Fetch-Site, or, by plain HTTP to another machine, in Origin; no page can set these. The
-    header of our own client cannot be sent to another site without asking that site first (CORS).
+    A browser also adds the cookie to requests that other sites make it send. It reports the origin in
+    Sec-Fetch-Site or, over plain HTTP to another machine, in Origin; no page can set these. Our own
+    client's header cannot be sent to another site without that site's consent (CORS).
     """
     headers = request.headers
     site = headers.get("Sec-Fetch-Site")
@@ -279,7 +281,7 @@ def require_same_origin(request: AnyRequest) -> None:
 
 
 def _digest_in(request: AnyRequest) -> bytes:
-    """The digest of the key or the session that a request is authenticated by; empty: neither."""
+    """The digest of the key or session that authenticates a request; empty if it has neither."""
     header = request.headers.get("Authorization")
     if header is not None:
         return digest_of(header.removeprefix(_SCHEME)) or b""
@@ -299,6 +301,6 @@ def _unknown_key() -> Unauthenticated:
 
 
 def _refuse_strange_host(request: AnyRequest) -> None:
-    """Block DNS rebinding: a foreign page in a local browser can point its own name at us."""
+    """Block DNS rebinding: a foreign page in a local browser can point its own name at this server."""
     if not is_local(name_in(request.headers.get("Host", ""))):
         raise Misdirected

@@ -68,7 +68,7 @@ ROUTES = (
         summary="Set a calendar",
         description=(
             "Creates the calendar or replaces its dates. Schedules that exclude it skip runs on "
-            "these dates; this also applies to executions that are planned and not yet admitted."
+            "these dates, including executions that are planned but not yet admitted."
         ),
         body="NewCalendar",
         media_types=(JSON,),
@@ -98,7 +98,7 @@ ROUTES = (
         handler=delete_calendar,
         access=OPERATE,
         summary="Delete a calendar",
-        description="Schedules that exclude it skip nothing for it from then on.",
+        description="Schedules that exclude it no longer skip its dates.",
         query=TenantQuery,
         answers={200: "Calendar"},
     ),

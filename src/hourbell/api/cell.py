@@ -135,7 +135,7 @@ ROUTES = (
         path="/api/v1/tenants",
         handler=list_tenants,
         access=READ,
-        summary="List tenants by name, or by their share of starts",
+        summary="List tenants by name or by their share of starts",
         query=TenantsQuery,
         answers={200: "TenantPage"},
     ),
@@ -199,7 +199,7 @@ ROUTES = (
         path="/api/v1/targets",
         handler=list_targets,
         access=READ,
-        summary="List target hosts of webhooks by name",
+        summary="List the target hosts of webhooks by name",
         query=PageQuery,
         answers={200: "TargetPage"},
     ),
@@ -253,7 +253,7 @@ ROUTES = (
         access=READ,
         summary="List the jobs that will be due in a minute",
         description=(
-            "At most 100, by time: those that the forecast counts, and also those whose schedule "
+            "At most 100, ordered by time: the jobs that the forecast counts, and those whose schedule "
             "excludes the date."
         ),
         query=ForecastMinuteQuery,

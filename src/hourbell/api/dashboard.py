@@ -1,8 +1,8 @@
-"""The dashboard: the built files of `ui/`, and the page that every address of it gets.
+"""The dashboard: the built files of `ui/`, and the single page served for all its addresses.
 
-The page is the same for all addresses and has no data in it: the script in it reads everything through the API. It is
-served for `Accept: text/html` only, so that programs get JSON from the same addresses as before. Files below /assets/ have a
-digest in their names and never change. Everything is read once, when the server starts, and is kept in memory.
+The page is the same for every address and contains no data: its script reads everything through the API. It is
+served only for `Accept: text/html`, so programs still get JSON from the same addresses. Files below /assets/ have a
+digest in their names and never change. Everything is read once, when the server starts, and kept in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hourbell.api.routes import PathParam
 FILES = Path(__file__).parents[1] / "ui_files"
 INDEX = "index.html"
 
-# Addresses that belong to programs, even if a browser asks for them.
+# Addresses reserved for programs, even if a browser asks for them.
 RESERVED = ("/api", "/internal", "/schema", "/metrics", "/livez", "/readyz", "/assets")
 
 # `require-trusted-types-for` with no policy allowed: no script can turn text into HTML or code.
@@ -40,7 +40,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
 
-# Litestar adds the charset to texts.
+# Litestar adds the charset for text types.
 _TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -50,18 +50,18 @@ _TYPES = {
     ".txt": "text/plain",
 }
 _NOT_BUILT = """\
-The dashboard is not built, so there is no page here. The API works without it: see /schema/openapi.json.
+The dashboard has not been built, so there is no page here. The API works without it: see /schema/openapi.json.
 
-In a checkout, `make up` builds it, or `python3 scripts/ui`; then start the server again. It needs Node.js 22.12 or newer, \
-or an internet connection to fetch it. An installed wheel has it.
+In a checkout, build it with `make up` or `python3 scripts/ui`, then restart the server. The build needs Node.js 22.12 or newer, \
+or an internet connection to download it. An installed wheel includes the dashboard.
 """
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file, as it is sent."""
+    """A file as it is sent."""
 
     content: bytes
-    zipped: bytes | None  # compressed by gzip
+    zipped: bytes | None  # compressed with gzip
     media_type: str
     etag: str
     immutable: bool
@@ -78,13 +78,13 @@ class Dashboard:
         return self._files
 
     def wants_page(self, request: AnyRequest) -> bool:
-        """Whether a browser asks for an address of the dashboard."""
+        """Whether a browser is asking for an address of the dashboard."""
         path = request.scope["path"]
         reserved = any(path == each or path.startswith(f"{each}/") for each in RESERVED)
         return request.method == "GET" and accepts_html(request) and not reserved
 
     def page(self, request: AnyRequest) -> Response[bytes]:
-        """The page, whichever address it was asked for."""
+        """The page, whatever the address."""
         found = self._files.get(f"/{INDEX}")
         if found is None:
             return Response(
@@ -100,7 +100,7 @@ class Dashboard:
         return _send(found, request)
 
     def handlers(self) -> list[HTTPRouteHandler]:
-        """The routes of the files. They are no part of the API, and not in its description."""
+        """The routes of the files. They are not part of the API or its description."""
 
         async def asset(request: AnyRequest, name: PathParam) -> Response[bytes]:
             return self.file(f"/assets/{name}", request)
@@ -116,7 +116,7 @@ class Dashboard:
 
 
 def accepts_html(request: AnyRequest) -> bool:
-    """Whether the caller asks for HTML by its name; `*/*` is a program."""
+    """Whether the caller explicitly accepts HTML; `*/*` comes from a program."""
     accepted = request.headers.get("Accept", "")
     return any(
         each.partition(";")[0].strip().lower() == "text/html" for each in accepted.split(",")
@@ -139,7 +139,7 @@ def _send(file: File, request: AnyRequest) -> Response[bytes]:
 
 
 def _read(folder: Path) -> Iterable[tuple[str, File]]:
-    """Every file below the folder that a browser may ask for; none if the dashboard is not built."""
+    """Every file in the folder that a browser may ask for; none if the dashboard is not built."""
     for path in sorted(folder.rglob("*")):
         media_type = _TYPES.get(path.suffix)
         if media_type is None or path.name == "built.json" or not path.is_file():

@@ -93,7 +93,7 @@ ROUTES = (
         description=(
             "Omits attempts and job. `from` and `to` filter by died_at. Each call examines a "
             "bounded number of dead letters, so a page may have fewer than page_size items "
-            "although more pages follow."
+            "even if more pages follow."
         ),
         query=DeadLettersQuery,
         answers={200: "DeadLetterPage"},
@@ -103,11 +103,11 @@ ROUTES = (
         path=LETTERS + "/groups",
         handler=list_dead_letter_groups,
         access=READ,
-        summary="List dead letters by error, the most frequent first",
+        summary="List dead letters grouped by error, most frequent first",
         description=(
-            "Dead letters of the same action, kind and error are one group; numbers, ids and "
-            "quoted text make no difference. Looks at a bounded number of the newest dead "
-            "letters: looked_at, looked_back_to and complete say how far."
+            "Dead letters with the same action, kind and error form one group; differences in numbers, "
+            "ids and quoted text are ignored. Examines a bounded number of the newest dead letters: "
+            "looked_at, looked_back_to and complete say how far back."
         ),
         query=DeadLetterGroupsQuery,
         answers={200: "DeadLetterGroups"},
@@ -120,8 +120,8 @@ ROUTES = (
         summary="Replay many dead letters",
         description=(
             "Replays the dead letters that match the filter, latest first, at most `limit` of "
-            "them; spread over time if a rate is given. Continue with next_page_token; with a "
-            "rate, not before last_run_at."
+            "them, spread over time if a rate is given. Continue with next_page_token, but with a "
+            "rate not before last_run_at."
         ),
         body="Replay",
         media_types=(JSON,),
@@ -146,7 +146,7 @@ ROUTES = (
         path=LETTER,
         handler=get_dead_letter,
         access=READ,
-        summary="Read a dead letter with all attempts and the job definition at that time",
+        summary="Read a dead letter with all its attempts and the job definition at that time",
         answers={200: "DeadLetter"},
     ),
     Route(

@@ -6,7 +6,7 @@
     ├── BodyTooLarge           body_too_large           the body exceeds the limit
     ├── UnsupportedMediaType   unsupported_media_type   the body is not JSON
     ├── Misdirected            misdirected              a keyless server got a foreign Host header
-    ├── CrossSiteRequest       cross_site_request       a write by cookie, not from our own page
+    ├── CrossSiteRequest       cross_site_request       a write by cookie that is not from our own page
     ├── UnknownRoute           unknown_route            no route has this path
     ├── MethodNotAllowed       method_not_allowed       the path exists, but not for this method
     └── Unexpected             internal_error           a bug in Hourbell
@@ -40,7 +40,9 @@ class BodyTooLarge(HourbellError):
     title = "The body is too large"
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"The request body may have at most {limit_bytes} bytes. Send less.")
+        super().__init__(
+            f"The request body may have at most {limit_bytes} bytes. Send a smaller one."
+        )
 
 
 class UnsupportedMediaType(HourbellError):
@@ -52,7 +54,7 @@ class UnsupportedMediaType(HourbellError):
     def __init__(self, accepted: Sequence[str]) -> None:
         super().__init__(
             f"The request body must have Content-Type: {' or '.join(accepted)}, "
-            f"be encoded in UTF-8 and have no Content-Encoding."
+            f"be encoded in UTF-8, and have no Content-Encoding."
         )
 
 
@@ -77,9 +79,9 @@ class CrossSiteRequest(HourbellError):
 
     def __init__(self, header: str, client: str) -> None:
         super().__init__(
-            f"Requests of a signed-in browser that change something must come from a page of this "
+            f"A signed-in browser may change things only from a page of this "
             f"server: with `Sec-Fetch-Site: same-origin`, or an Origin equal to the Host, and with "
-            f"`{header}: {client}`. A program sends its API key in the Authorization header."
+            f"`{header}: {client}`. A program must send its API key in the Authorization header."
         )
 
 
@@ -100,7 +102,7 @@ class MethodNotAllowed(HourbellError):
     title = "Method not allowed"
 
     def __init__(self, allowed: str) -> None:
-        super().__init__(f"This path does not support the method. Supported: {allowed}.")
+        super().__init__(f"This path does not support that method. Supported methods: {allowed}.")
         self.allowed = allowed
 
 

@@ -1,13 +1,13 @@
-"""Server-sent events: a page learns that what it shows may have changed, and reads it again.
+"""Server-sent events: tell a page that what it shows may have changed, so that it reads it again.
 
-A stream has topics: the overview, the newest executions, a job and its runs, a bulk operation. An event `changed` has
-no rows: the page reads them through the API, so rights are checked in one place. Only the overview
-is sent itself, every few seconds.
+A stream has topics: the overview, the newest executions, a job and its runs, a bulk operation. A `changed` event has
+no rows: the page reads them through the API, so permissions are checked in one place. Only the overview
+itself is sent, every few seconds.
 
-One reader per process serves all streams. It runs while there is a stream, looks at what the first
-page of each topic would show, once for all streams of a tenant, and takes a tenth of the time at
-most. It writes nothing, and nothing else has to tell it anything: no write gets slower because
-people look on.
+One reader per process serves all streams. It runs while there is a stream, checks what the first
+page of each topic would show, once for all streams of a tenant, and uses at most a tenth of the
+time. It writes nothing, and nothing has to notify it: writes are no slower while
+people are watching.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from hourbell.security.access import READ, Caller
 
 EVENT_STREAM = "text/event-stream"
 OVERVIEW, EXECUTIONS, JOB, OPERATION = "overview", "executions", "job:", "operation:"
-MAX_STREAMS = 200  # of a process,
-MAX_STREAMS_OF_CALLER = 10  # and of one key
-ROUND_SECONDS = 1.0  # between two looks,
-MAX_SHARE = 0.1  # or longer: the part of the time that looking may take
+MAX_STREAMS = 200  # per process,
+MAX_STREAMS_OF_CALLER = 10  # and per key
+ROUND_SECONDS = 1.0  # between two rounds,
+MAX_SHARE = 0.1  # or longer: the share of the time that reading may take
 OVERVIEW_SECONDS = 2.0
-CHECK_SECONDS = 2.5  # between two checks of the key of a stream
+CHECK_SECONDS = 2.5  # between two checks of a stream's key
 PING_SECONDS = 15.0
-RETRY_MS = 2_000  # after which a browser connects again
-_FIRST_PAGE = 50  # executions of the cell or a tenant that are looked at,
+RETRY_MS = 2_000  # after which a browser reconnects
+_FIRST_PAGE = 50  # executions of the cell or a tenant that are checked,
 _RUNS = 20  # and of a job
-_UNUSED_SECONDS = 30.0  # after which a stream that was never read is forgotten
+_UNUSED_SECONDS = 30.0  # after which a stream that was never read is dropped
 
 _log = structlog.get_logger(component="api")
 
-Topic = tuple[str | None, str]  # the tenant of the caller, None: all; and the text
+Topic = tuple[str | None, str]  # the tenant of the caller (None: all), and the topic's text
 
 
 class _Listener:
-    """One stream: what is still to be sent to it."""
+    """One stream: what has yet to be sent to it."""
 
     def __init__(self, caller: Caller, topics: frozenset[str], now: float) -> None:
         self.caller = caller
         self.topics = frozenset((caller.tenant, topic) for topic in topics)
-        self.unused_since: float | None = now  # monotonic; None: it is read
+        self.unused_since: float | None = now  # monotonic; None: it is being read
         self.woken = asyncio.Event()
         self.changed: set[str] = set()
         self.overview: bytes | None = None
@@ -83,7 +83,7 @@ class Events:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._listeners: set[_Listener] = set()
-        self._run = secrets.token_hex(4)  # tells the event ids of this process from others
+        self._run = secrets.token_hex(4)  # distinguishes the event ids of this process from others
         self._number = 0
         self._seen: dict[Topic, bytes] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class Events:
         authenticator: Authenticator,
         topics: frozenset[str],
     ) -> AsyncIterator[bytes]:
-        """A stream; raises NotFound for what the caller does not see, and Overloaded."""
+        """Open a stream; raises NotFound for what the caller may not see, and Overloaded."""
         caller: Caller = request.scope["state"]["caller"]
         for topic in topics:
             if topic.startswith(JOB):
@@ -116,8 +116,8 @@ class Events:
         own = sum(each.caller.name == caller.name for each in self._listeners)
         if len(self._listeners) >= MAX_STREAMS or own >= MAX_STREAMS_OF_CALLER:
             raise Overloaded(
-                f"This server has {MAX_STREAMS} streams of events, or this key has "
-                f"{MAX_STREAMS_OF_CALLER}. Close some, or read the pages again every few seconds."
+                f"This server already has {MAX_STREAMS} event streams, or this key has "
+                f"{MAX_STREAMS_OF_CALLER}. Close some, or poll the pages every few seconds."
             )
         listener = _Listener(caller, topics, time.monotonic())
         self._listeners.add(listener)
@@ -126,11 +126,11 @@ class Events:
         self._joined.set()
 
         async def is_still_known() -> bool:
-            """Whether the key or session of the stream is still what it was."""
+            """Whether the key or session of the stream is unchanged."""
             try:
                 return await authenticator.caller(request) == caller
             except StoreUnavailable:
-                return True  # asked again soon
+                return True  # checked again soon
             except HourbellError:
                 return False
 
@@ -188,7 +188,7 @@ class Events:
         return f"{self._run}.{self._number}"
 
     async def _read(self) -> None:
-        """Look at all topics, again and again, while there is a stream."""
+        """Check all topics in rounds while there is a stream."""
         overview_at = 0.0
         while self._listeners:
             began = time.monotonic()
@@ -211,7 +211,7 @@ class Events:
         self._seen.clear()
 
     async def _pause(self, took: float) -> None:
-        """Wait for the next round; less if a stream has joined, but never for less than its part."""
+        """Wait for the next round; less if a stream has joined, but never beyond the time share."""
         at_least = max(took / MAX_SHARE - took, ROUND_SECONDS / 4)
         await asyncio.sleep(at_least)
         with contextlib.suppress(TimeoutError):
@@ -256,7 +256,7 @@ class Events:
 
 
 async def _first_page(engine: Engine, topic: str) -> Any:
-    """What a page that follows this topic shows; raises NotFound if there is nothing any more."""
+    """What a page that follows this topic shows; raises NotFound if it no longer exists."""
     if topic == EXECUTIONS:
         return (await search_executions(engine, ExecutionFilter(), _FIRST_PAGE)).items
     if topic.startswith(OPERATION):
@@ -296,12 +296,12 @@ ROUTES = (
         path="/api/v1/events",
         handler=stream_events,
         access=READ,
-        summary="Follow topics by server-sent events",
+        summary="Follow topics with server-sent events",
         description=(
-            "`overview` is sent every 2 seconds; `changed` says that the first page of a topic "
-            "shows something else, at most once a second; `reset` that events may have been "
+            "`overview` is sent every 2 seconds. `changed` means that the first page of a topic "
+            "has changed, at most once a second. `reset` means that events may have been "
             "missed. A stream ends within 5 seconds after its key was revoked. At most 200 "
-            "streams of a server and 10 of a key."
+            "streams per server and 10 per key."
         ),
         query=EventsQuery,
         answers={200: "EventStream"},

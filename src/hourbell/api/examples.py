@@ -1,6 +1,6 @@
-"""An example of each body and of each parameter of a path, for the OpenAPI document and for the page that shows it.
+"""An example of each body and each path parameter, for the OpenAPI document and the page that shows it.
 
-Each body is one that the API takes as it is; the tests send them.
+The API accepts each body as it is; the tests send them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 _SESSION = {"session_token": "ses_12_0123456789abcdef0123456789abcdef"}
-_RUN = _SESSION | {"fence_token": 1794967629164048}  # as the claim has answered
+_RUN = _SESSION | {"fence_token": 1794967629164048}  # from the response to the claim
 _WEBHOOK = {"type": "WEBHOOK", "url": "https://api.example.com/invoices", "method": "POST"}
 _NIGHTLY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}
 _JOB = {"name": "invoice-nightly", "tenant_id": "acme", "type": "RECURRING", "schedule": _NIGHTLY}

@@ -72,7 +72,7 @@ ROUTES = (
         handler=add_members,
         access=PRODUCE,
         summary="Add executions to a group",
-        description="An execution that is a member already stays one. A closed group takes none.",
+        description="Adding a member again has no effect. A closed group accepts no members.",
         body="GroupMembers",
         media_types=(JSON,),
         answers={200: "Group"},
@@ -83,7 +83,7 @@ ROUTES = (
         handler=close_group,
         access=PRODUCE,
         summary="Close a group",
-        description="Nothing can be added any more. A group without members ends at once.",
+        description="No more members can be added. A group without members ends immediately.",
         answers={200: "Group"},
     ),
 )

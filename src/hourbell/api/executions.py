@@ -86,7 +86,7 @@ ROUTES = (
             "Includes live and ended executions, but not those that are only planned ahead. `from` "
             "and `to` filter by created_at. With job_id, the latest scheduled_for comes first. "
             "Each call examines a bounded number of executions, so a page may have fewer than "
-            "page_size items although more pages follow."
+            "page_size items even if more pages follow."
         ),
         query=ExecutionsQuery,
         answers={200: "ExecutionPage"},
@@ -96,7 +96,7 @@ ROUTES = (
         path=EXECUTION,
         handler=get_execution,
         access=READ,
-        summary="Read an execution with all attempts",
+        summary="Read an execution with all its attempts",
         answers={200: "Execution"},
     ),
     Route(

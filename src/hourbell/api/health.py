@@ -21,7 +21,7 @@ CHECK_SECONDS = 5.0
 
 
 class Health(Protocol):
-    """The health of the parts of the process, as the composition root knows it."""
+    """The health of the parts of the process, as known to the composition root."""
 
     async def ready(self) -> dict[str, bool]:
         """Each part by name, and whether it is working."""
@@ -74,7 +74,7 @@ ROUTES = (
         handler=index,
         access=None,
         summary="Index of the API",
-        description="A browser, which asks for text/html, gets the dashboard.",
+        description="A browser, which accepts text/html, gets the dashboard.",
         answers={200: "Index"},
     ),
     Route(

@@ -77,7 +77,7 @@ BY_UNIQUE_KEY = JOBS + "/by-unique-key"
 async def create_job(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_new_job(request)
     return await _created(
-        engine, await _sent(engine, write, partial(create.create_job, engine, document))
+        engine, await _create_in_span(engine, write, partial(create.create_job, engine, document))
     )
 
 
@@ -97,7 +97,8 @@ async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     return await _created(
-        engine, await _sent(engine, write, partial(upsert.put_job, engine, name, document))
+        engine,
+        await _create_in_span(engine, write, partial(upsert.put_job, engine, name, document)),
     )
 
 
@@ -135,20 +136,20 @@ async def delete_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Re
     )
 
 
-async def _sent(
-    engine: Engine, write: Write, put: Callable[[Write], Awaitable[create.Created]]
+async def _create_in_span(
+    engine: Engine, write: Write, create_job: Callable[[Write], Awaitable[create.Created]]
 ) -> create.Created:
-    """What `put` has created: in a span, if this process has traces."""
+    """Create a job; in a span, if this process has traces."""
     if engine.traces is None:
-        return await put(write)
+        return await create_job(write)
     with engine.traces.sending(write.traceparent) as span:
-        created = await put(msgspec.structs.replace(write, traceparent=span.traceparent))
+        created = await create_job(msgspec.structs.replace(write, traceparent=span.traceparent))
         span.created(created.job.action, created.job.job_id)
         return created
 
 
 async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
-    job = await _planned(engine, created.job)
+    job = await _without_excluded(engine, created.job)
     if created.existed:
         return await _job(engine, job)
     return await _job(engine, job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
@@ -170,7 +171,7 @@ async def update_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) 
     document, write = await read_write(request, MERGE_PATCH, JSON)
     write = conditional(request, write)
     job = await change.update_job(engine, parse_job_id(job_id), document, write)
-    return await _job(engine, await _planned(engine, job))
+    return await _job(engine, await _without_excluded(engine, job))
 
 
 async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -203,7 +204,7 @@ async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write = conditional(request, await read_bare_write(request))
     job = await change.resume_job(engine, parse_job_id(job_id), write)
-    return await _job(engine, await _planned(engine, job))
+    return await _job(engine, await _without_excluded(engine, job))
 
 
 async def run_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -251,8 +252,8 @@ async def list_executions(
     return answer(render_page(page, render_execution))
 
 
-async def _planned(engine: Engine, job: Job) -> Job:
-    """A job that was just created or changed; its next run is on no excluded date."""
+async def _without_excluded(engine: Engine, job: Job) -> Job:
+    """A job that was just created or changed, with its next run on a date that is not excluded."""
     (planned,) = await jobs.skip_excluded(engine, [job], job.updated_at)
     return planned
 
@@ -278,7 +279,7 @@ ROUTES = (
         access=PRODUCE,
         summary="Create a job",
         description=(
-            "Runs once, at an instant or after a delay, or recurs by a cron rule or an interval."
+            "Runs once, at an instant or after a delay, or repeatedly, by a cron rule or an interval."
         ),
         body="NewJob",
         media_types=(JSON,),
@@ -326,7 +327,7 @@ ROUTES = (
         description=(
             "Pauses the scheduled jobs that match the filter, newest first, at most `limit` of "
             "them; without a filter, all jobs that the caller may see. Continue with "
-            "next_page_token. Jobs that are created later are not paused."
+            "next_page_token. Jobs created later are not paused."
         ),
         body="BulkPause",
         media_types=(JSON,),
@@ -340,7 +341,7 @@ ROUTES = (
         summary="Resume many jobs",
         description=(
             "Resumes the paused jobs that match the filter, newest first, at most `limit` of "
-            "them; with `reason`, only those that were paused with it. Continue with "
+            "them; with `reason`, only those paused with that reason. Continue with "
             "next_page_token."
         ),
         body="BulkResume",
@@ -366,7 +367,7 @@ ROUTES = (
         handler=delete_job_by_name,
         access=PRODUCE,
         summary="Delete a job by name",
-        description="Deletes the job that GET returns for this name; then the name is free.",
+        description="Deletes the job that GET returns for this name, which frees the name.",
         query=NamedDeletionQuery,
         answers={200: "Job"},
         conditional=True,
@@ -389,7 +390,7 @@ ROUTES = (
         handler=delete_job_by_unique_key,
         access=PRODUCE,
         summary="Delete a job by its unique key",
-        description="Deletes the job that GET returns for this key; then the key is free.",
+        description="Deletes the job that GET returns for this key, which frees the key.",
         query=UniqueKeyDeletionQuery,
         answers={200: "Job"},
         conditional=True,
@@ -404,8 +405,8 @@ ROUTES = (
         summary="List jobs, newest first",
         description=(
             "Deleted (CANCELLED) jobs are listed only with status=CANCELLED. With `name_prefix` "
-            "recurring jobs come first. Each call examines a "
-            "bounded number of jobs, so a page may have fewer than page_size items although more "
+            "recurring jobs come first. Each call examines a bounded number of jobs, so a page may "
+            "have fewer than page_size items even if more "
             "pages follow; the last page has no next_page_token."
         ),
         query=JobsQuery,
@@ -427,7 +428,7 @@ ROUTES = (
         access=PRODUCE,
         summary="Change a job",
         description=(
-            "A merge patch (RFC 7396): given fields change, null resets a field to its default. "
+            "A merge patch (RFC 7396): only the given fields change, and null resets a field to its default. "
             "The next due run is never lost, and no run is created for the past."
         ),
         body="JobPatch",
@@ -443,7 +444,7 @@ ROUTES = (
         access=PRODUCE,
         summary="Delete a job",
         description=(
-            "No further run starts. A running execution finishes, or is cancelled with "
+            "No further runs start. A running execution finishes, or is cancelled with "
             "running=cancel. GET still returns 200, with status CANCELLED and next_run_at null; "
             "executions and audit trail remain readable. Job lists omit the job unless "
             "status=CANCELLED is given. A one-time job whose run has ended stays COMPLETED; one "
@@ -461,8 +462,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Pause a job",
         description=(
-            "No further run starts until the job is resumed, by a request or at `until`. A job that "
-            "is already paused gets the given reason and end."
+            "No further runs start until the job is resumed, by a request or at `until`. A job that "
+            "is already paused gets the new reason and end."
         ),
         body="Pause",
         body_required=False,
@@ -533,7 +534,7 @@ ROUTES = (
         path=JOB + "/audit",
         handler=list_job_audit,
         access=READ,
-        summary="List changes of a job and their actors, latest first",
+        summary="List the changes of a job and their actors, latest first",
         query=PageQuery,
         answers={200: "AuditPage"},
     ),
@@ -545,7 +546,7 @@ ROUTES = (
         summary="List the due and past executions of a job, latest first",
         description=(
             "`from` and `to` filter by created_at. Each call examines a bounded number of "
-            "executions, so a page may have fewer than page_size items although more pages follow. "
+            "executions, so a page may have fewer than page_size items even if more pages follow. "
             "Consecutive missed occurrences are one entry: `missed` is their number, "
             "`missed_through` the last of them. With `expand=missed` each occurrence is an entry "
             "with the same execution id, except where the schedule has changed since."

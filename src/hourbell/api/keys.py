@@ -55,7 +55,7 @@ ROUTES = (
         description=(
             "Only this response contains the key; the response to a repeated request omits it. The "
             "first key must have the role admin and no tenant. From then on every request needs a "
-            "key: on this node before the response is sent, on every other node within 1 second."
+            "key: on this node before the response is sent, on all others within 1 second."
         ),
         body="NewKey",
         media_types=(JSON,),

@@ -1,8 +1,8 @@
 """GET /metrics: the metrics of the process, for Prometheus.
 
-They tell the names of tenants, queues and tasks, so they need a key that sees all tenants wherever
-other reads need one. A key that was accepted is accepted while the database is away, too: that is
-when they are needed most.
+They reveal the names of tenants, queues and tasks, so wherever other reads need a key, they need one
+that sees all tenants. A key that was accepted before is also accepted while the database is down: that
+is when metrics are needed most.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ async def metrics(
     refuse_query(request)
     if engine.scope is not None:
         raise Forbidden(
-            f"The metrics are about all tenants, and the key of this request belongs to tenant "
-            f"{engine.scope}. Use a key with the role viewer that belongs to no tenant."
+            f"Metrics cover all tenants, but the key of this request belongs to tenant "
+            f"{engine.scope}. Use a key with the role viewer and no tenant."
         )
     media_type = CONTENT_TYPE.removesuffix("; charset=utf-8")  # which the framework adds
     return Response(
@@ -40,7 +40,7 @@ ROUTES = (
         path="/metrics",
         handler=metrics,
         access=READ,
-        summary="Metrics of the process, in the text format of Prometheus",
+        summary="Metrics of the process, in the Prometheus text format",
         answers={200: "Metrics"},
         answer_type=CONTENT_TYPE,
         during_outage=True,

@@ -93,7 +93,7 @@ ROUTES = (
         handler=delete_monitor,
         access=OPERATE,
         summary="Delete a monitor",
-        description="The job is no longer monitored. Alerts already being sent still arrive.",
+        description="The job is no longer monitored. Alerts already in flight are still delivered.",
         answers={200: "Monitor"},
     ),
 )

@@ -27,7 +27,7 @@ _KEY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
     "description": (
-        "An API key. A server that listens on loopback only requires none until the first key "
+        "An API key. A server that listens only on loopback requires none until the first key "
         "exists. A browser that has signed in (create_session) sends a cookie instead."
     ),
 }
@@ -97,14 +97,14 @@ def _parameters(route: Route) -> Iterable[dict[str, Any]]:
             "name": KEY_HEADER,
             "in": "header",
             "required": True,
-            "description": "Any string chosen by the client; send the same one in a repeat.",
+            "description": "Any string chosen by the client; send the same one when repeating the request.",
             "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY}}}$"},
         }
     if route.conditional:
         yield {
             "name": IF_MATCH,
             "in": "header",
-            "description": "ETags; the write applies only if the job has one of these versions.",
+            "description": "ETags; the write is applied only if the job has one of these versions.",
             "schema": {"type": "string"},
         }
 

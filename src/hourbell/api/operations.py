@@ -70,7 +70,7 @@ ROUTES = (
         path=OPERATIONS + "/preview",
         handler=preview_operation,
         access=OPERATE,
-        summary="Count what a bulk operation would concern",
+        summary="Count what a bulk operation would apply to",
         description="Nothing is changed. Counting stops at 10,000.",
         body="OperationPreviewRequest",
         media_types=(JSON,),
@@ -85,7 +85,7 @@ ROUTES = (
         summary="Start a bulk operation",
         description=(
             "Pauses or resumes all jobs, or replays or purges all dead letters, that match the "
-            "filter and exist now. The leader carries it out in batches; the answer comes at once."
+            "filter and exist now. Responds immediately; the leader carries out the operation in batches."
         ),
         body="NewOperation",
         media_types=(JSON,),
@@ -97,7 +97,7 @@ ROUTES = (
         handler=list_operations,
         access=READ,
         summary="List bulk operations, newest first",
-        description="With tenant_id, those that concern this tenant alone.",
+        description="With tenant_id, only operations that apply to this tenant alone.",
         query=TenantPageQuery,
         answers={200: "OperationPage"},
     ),
@@ -115,7 +115,7 @@ ROUTES = (
         handler=stop_operation,
         access=OPERATE,
         summary="Stop a bulk operation",
-        description="What was done stays. An operation that has ended stays as it is.",
+        description="Finished batches are not undone. An operation that has already ended is not changed.",
         answers={200: "Operation"},
     ),
 )

@@ -86,7 +86,7 @@ async def list_circuits(engine: EngineDep, request: AnyRequest) -> Response[byte
 
 
 def render_live(live: overviews.Live) -> dict[str, Any]:
-    """What the stream of events says about the cell."""
+    """The live part of the overview, for the event stream."""
     minutes = live.activity.series
     return {
         "at": format_instant(live.at),
@@ -254,9 +254,9 @@ ROUTES = (
         access=READ,
         summary="The state of the cell at a glance",
         description=(
-            "What started and ended in a window until now, how late, what waits, the leader and "
+            "What started and ended in a recent window, how late, what is waiting, the leader and "
             "the workers, what needs attention, and the busiest minute of the next 24 hours. "
-            "A key of one tenant gets what belongs to its tenant; the rest is null or empty."
+            "A key of one tenant sees only that tenant's part; the rest is null or empty."
         ),
         query=OverviewQuery,
         answers={200: "Overview"},
@@ -268,7 +268,7 @@ ROUTES = (
         access=READ,
         summary="List workers, newest first",
         description=(
-            "Those that live, those that were lost within a day, or all. Workers belong to the "
+            "Workers that are alive, that were lost within the last day, or all. Workers belong to the "
             "cell: a key of one tenant gets an empty list."
         ),
         query=WorkersQuery,
@@ -279,7 +279,7 @@ ROUTES = (
         path="/api/v1/workers/{session_id}",
         handler=get_worker,
         access=READ,
-        summary="Read a worker and what it runs",
+        summary="Read a worker and what it is running",
         answers={200: "WorkerWithExecutions"},
     ),
     Route(
@@ -297,7 +297,7 @@ ROUTES = (
         handler=list_circuits,
         access=READ,
         summary="List the open circuits of webhook targets",
-        description="As the worker processes last reported them, which they do every 5 seconds.",
+        description="As last reported by the worker processes, which report every 5 seconds.",
         answers={200: "Circuits"},
     ),
 )

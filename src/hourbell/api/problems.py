@@ -30,7 +30,7 @@ PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _READING = ("GET", "HEAD", "OPTIONS")
 
-# Every error code that a request may end in. A code missing here is a bug and becomes a 500.
+# Every error code a request may end with. A code missing here is a bug and becomes a 500.
 STATUSES = {
     "malformed_request": 400,
     "malformed_json": 400,
@@ -67,14 +67,14 @@ _log = structlog.get_logger(component="api")
 
 
 def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> Response[bytes]:
-    """The response to an error that was raised on purpose."""
+    """The response to an error raised on purpose."""
     if error.code not in STATUSES:
         return on_exception(request, error)
     detail, headers = error.message, {}
     if isinstance(error, Unexpected):
         detail = f"{error.message} {_what_to_do(request)}"
     elif isinstance(error, StoreUnavailable):
-        # Its message may contain internal addresses, so it goes to the log only.
+        # Its message may contain internal addresses, so it goes only to the log.
         _log.warning("database unavailable", path=_path(request), error=error.message)
         detail = f"{_UNAVAILABLE} {_what_to_do(request)}"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
@@ -113,7 +113,7 @@ def on_framework_error(request: Request[Any, Any, Any], error: HTTPException) ->
 
 
 def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The response to an unexpected exception, whose details go to the log only."""
+    """The response to an unexpected exception, whose details go only to the log."""
     _log.error("unexpected error", method=request.method, path=_path(request), exc_info=error)
     return on_hourbell_error(request, Unexpected())
 

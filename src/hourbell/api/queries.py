@@ -1,4 +1,4 @@
-"""The query parameters of the API. They are documents whose values are texts."""
+"""The query parameters of the API: documents whose values are strings."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from hourbell.model.jobs import MAX_NAME, MAX_UNIQUE_KEY, JobStatus, JobType
 DEFAULT_PAGE_SIZE = 50
 MAX_NEXT_RUNS = 100
 DEFAULT_NEXT_RUNS = 10
-MAX_TOPICS = 20  # of one stream
+MAX_TOPICS = 20  # per stream
 
 
 class Statuses(Kind[frozenset[ExecutionStatus]]):
-    """The union of what several words mean; the parameter may be repeated or comma-separated."""
+    """The union of several words; the parameter may be repeated or comma-separated."""
 
     # No execution stays FAILED: after a failed attempt it is RETRYING or DEAD.
     words = Choice(
@@ -88,7 +88,7 @@ class LastOutcomesQuery(Document):
 
 
 class JobsQuery(TenantPageQuery, LastOutcomesQuery):
-    status = Field(choice_of(JobStatus), description="If omitted: every status except CANCELLED.")
+    status = Field(choice_of(JobStatus), description="If omitted, every status except CANCELLED.")
     queue = Field(Label())
     type = Field(choice_of(JobType))
     name_prefix = Field(Short(MAX_NAME))
@@ -99,15 +99,13 @@ class _AnyExecutions(PageQuery):
     status = Field(
         Statuses(),
         description=(
-            "Any of these statuses; repeat the parameter or separate values by commas. FAILED "
+            "Any of these statuses; repeat the parameter or separate values with commas. FAILED "
             "means RETRYING or DEAD: the latest attempt failed."
         ),
     )
     reason = Field(
         choice_of(Reason),
-        description=(
-            "Why an execution has ended. The failure kind of an attempt is not one of these."
-        ),
+        description=("Why an execution ended. The failure kind of an attempt is not one of these."),
     )
     queue = JobsQuery.queue
     created_from = Field(Instant(), name="from")
@@ -124,11 +122,11 @@ class JobExecutionsQuery(_AnyExecutions):
 
 
 class DeadLettersQuery(DeadLetterFilterDocument, PageQuery):
-    """A page of the dead letters that a filter selects."""
+    """A page of the dead letters that match a filter."""
 
 
 class DeadLetterGroupsQuery(DeadLetterFilterDocument):
-    """The dead letters that a filter selects."""
+    """The dead letters that match a filter."""
 
 
 class NextRunsQuery(Document):
@@ -140,7 +138,7 @@ class ForecastQuery(TenantQuery):
 
 
 class ForecastMinuteQuery(TenantQuery):
-    at = Field(Instant(), required=REQUIRED, description="Any instant of the minute.")
+    at = Field(Instant(), required=REQUIRED, description="Any instant in the minute.")
 
 
 class OverviewQuery(Document):
@@ -159,8 +157,8 @@ class Topics(Kind[frozenset[str]]):
             problems.add(path, "too_long", f"may have at most {MAX_TOPICS} topics")
         elif not all(self.pattern.fullmatch(topic) for topic in found):
             message = (
-                "must be `overview`, `executions`, `job:` with the id of a job, or `operation:` "
-                "with that of a bulk operation, separated by commas"
+                "must be `overview`, `executions`, `job:` and a job id, or `operation:` "
+                "and the id of a bulk operation, separated by commas"
             )
             problems.add(path, "bad_format", message)
         return found
@@ -183,12 +181,12 @@ class TenantsQuery(PageQuery):
     order = Field(
         Choice({"name": False, "share": True}),
         default=False,
-        description="share: the 100 tenants with the most starts in the last hour, most first.",
+        description="share: the 100 tenants with the most starts in the last hour, most starts first.",
     )
     counts = Field(
         Choice({"false": False, "true": True}),
         default=False,
-        description="Whether to count; a page then has at most 100 tenants.",
+        description="Whether to include counts; a page then has at most 100 tenants.",
     )
 
 

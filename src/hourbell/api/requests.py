@@ -66,7 +66,7 @@ KEY_HEADER = "Idempotency-Key"
 IF_MATCH = "If-Match"
 MAX_KEY = 255
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-BATCH_SECONDS = 30  # for the body of a batch to arrive
+BATCH_SECONDS = 30  # in which the body of a batch must arrive
 
 _KEY = re.compile(rf"[ -~]{{1,{MAX_KEY}}}")
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -90,9 +90,9 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 async def refuse_two_hosts(request: AnyRequest) -> None:
-    """Reject two Host headers: a proxy may act on the other one (RFC 9112, section 3.2)."""
+    """Reject two Host headers: a proxy may act on either one (RFC 9112, section 3.2)."""
     if len(request.headers.getall("Host", [])) > 1:
-        raise MalformedRequest("The request has more than one Host header. Send one.")
+        raise MalformedRequest("The request has more than one Host header. Send only one.")
 
 
 async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Write]:
@@ -146,7 +146,7 @@ async def read_batch(request: AnyRequest, reserve: Callable[[int], None]) -> tup
 class Batch:
     """The items of a batch.
 
-    Reading an item also yields its canonical text; a separate pass for that would be expensive.
+    Reading an item also yields its canonical text, because a separate pass would be expensive.
     """
 
     def __init__(self, items: Sequence[Raw]) -> None:
@@ -219,7 +219,7 @@ async def read_deletion(request: AnyRequest) -> tuple[Write, bool]:
 
 
 async def read_named_deletion(request: AnyRequest) -> tuple[Write, bool, str | None]:
-    """A deletion by the name of a job: the write, whether to cancel, and the tenant."""
+    """A deletion by job name: the write, whether to cancel, and the tenant."""
     query = _query(request, NamedDeletionQuery)
     cancel, tenant = query.cancel, query.tenant_id
     _finish(query)
@@ -227,7 +227,7 @@ async def read_named_deletion(request: AnyRequest) -> tuple[Write, bool, str | N
 
 
 async def read_keyed_deletion(request: AnyRequest) -> tuple[Write, bool, str, str | None]:
-    """A deletion by a unique key: the write, whether to cancel, the key and the tenant."""
+    """A deletion by unique key: the write, whether to cancel, the key and the tenant."""
     query = _query(request, UniqueKeyDeletionQuery)
     cancel, key, tenant = query.cancel, query.unique_key, query.tenant_id
     _finish(query)
@@ -245,7 +245,7 @@ def read_unique_key(request: AnyRequest) -> tuple[str, str | None]:
 
 
 def read_tenant(request: AnyRequest) -> str | None:
-    """The tenant that a read is about."""
+    """The tenant that a read is restricted to."""
     query = _query(request, TenantQuery)
     tenant = query.tenant_id
     _finish(query)
@@ -261,7 +261,7 @@ async def read_tenant_write(request: AnyRequest) -> tuple[Write, str | None]:
 
 
 async def read_optional_write(request: AnyRequest) -> tuple[object, Write]:
-    """A write whose body is optional: without one the document is empty. `null` is a body."""
+    """A write whose body is optional: without one, the document is empty. `null` is a body."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
@@ -284,7 +284,7 @@ def conditional(request: AnyRequest, write: Write) -> Write:
 
 
 def read_last_outcomes(request: AnyRequest) -> int:
-    """How many of the latest executions of a job to show."""
+    """How many of a job's latest executions to show."""
     query = _query(request, LastOutcomesQuery)
     outcomes = query.last_outcomes
     _finish(query)
@@ -292,7 +292,7 @@ def read_last_outcomes(request: AnyRequest) -> int:
 
 
 def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, PageRequest]:
-    """The query parameters of the list of jobs; the number is that of the latest executions."""
+    """The query parameters of the job list; the number is how many of the latest executions to show."""
     query = _query(request, JobsQuery)
     wanted = JobFilter(
         tenant_id=query.tenant_id,
@@ -383,7 +383,7 @@ def read_window(request: AnyRequest) -> str:
 
 
 def read_topics(request: AnyRequest) -> frozenset[str]:
-    """The topics of a stream of events."""
+    """The topics of an event stream."""
     query = _query(request, EventsQuery)
     topics = query.topics
     _finish(query)
@@ -399,7 +399,7 @@ def read_workers_query(request: AnyRequest) -> tuple[str, PageRequest]:
 
 
 def read_tenants_query(request: AnyRequest) -> tuple[bool, bool, PageRequest]:
-    """Whether to list tenants by share, and whether to count."""
+    """Whether to list tenants by share, and whether to include counts."""
     query = _query(request, TenantsQuery)
     by_share, counts = query.order, query.counts
     return by_share, counts, _page_request(query)
@@ -434,7 +434,7 @@ def _key(request: AnyRequest) -> str:
     if not any(keys):
         raise IdempotencyKeyMissing
     if len(keys) > 1:
-        raise InvalidInput([FieldError(KEY_HEADER, "conflict", "is given twice")])
+        raise InvalidInput([FieldError(KEY_HEADER, "conflict", "was sent twice")])
     key = str(keys[0])
     if not _KEY.fullmatch(key):
         message = f"must be 1 to {MAX_KEY} printable ASCII characters"
@@ -483,7 +483,7 @@ def _check_type(request: AnyRequest, media_types: tuple[str, ...]) -> None:
 
 def _decode(body: bytes) -> object:
     if not body:
-        raise MalformedJson("The request needs a body, but has none.")
+        raise MalformedJson("The request needs a body but has none.")
     try:
         document: object = msgspec.json.decode(body)
         json.loads(body, object_pairs_hook=_refuse_repeated_keys)
@@ -550,7 +550,7 @@ def _query(request: AnyRequest, kind: type[Q]) -> Q:
             values[name] = f"{values[name]},{text}"
             continue
         if name in values:
-            problems.add(shown_key(name), "conflict", "is given twice")
+            problems.add(shown_key(name), "conflict", "was given twice")
         values[name] = int(text) if isinstance(of, Integer) and _WHOLE.fullmatch(text) else text
     return kind(values, "", problems)
 

@@ -31,7 +31,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     handler: Callable[..., Awaitable[Response[Any]]]
     access: Access | None  # allowed roles; None: no API key needed
     summary: str
-    answers: Mapping[int, str]  # status → name of the schema, the most common first
+    answers: Mapping[int, str]  # status → name of the schema, most common first
     description: str = ""
     answer_type: str = "application/json"  # media type of the answers
     body: str | None = None  # name of the schema
@@ -44,11 +44,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: bool = False  # may conflict with the current state
     needs_secret_keys: bool = False  # needs the keys that encrypt secrets
     creates_jobs: bool = False  # creates jobs, which may have unique keys
-    whole_cell: bool = False  # refused to a key of one tenant
+    whole_cell: bool = False  # refused to a key that belongs to a tenant
     # A write needs an Idempotency-Key; False if its own content makes it safe to repeat.
     keyed: bool = True
     error_codes: tuple[str, ...] = ()  # error codes that only a few routes have
-    during_outage: bool = False  # known keys are accepted while the database is away
+    during_outage: bool = False  # known keys are accepted while the database is down
 
     @property
     def writes(self) -> bool:

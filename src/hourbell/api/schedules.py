@@ -1,4 +1,4 @@
-"""Schedules: tried before a job has them."""
+"""Schedules: preview them before a job uses them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ROUTES = (
         path="/api/v1/schedules/preview",
         handler=preview_schedule,
         access=READ,
-        summary="Say what a schedule means",
+        summary="Explain a schedule",
         description=(
-            "Returns the schedule in words, its next runs, and what happens to it when the clocks "
-            "of its time zone change within the next 13 months. Nothing is stored."
+            "Returns the schedule in words, its next runs, and the effect of clock changes in its time "
+            "zone within the next 13 months. Nothing is stored."
         ),
         body="SchedulePreviewRequest",
         media_types=(JSON,),

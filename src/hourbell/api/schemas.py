@@ -1,9 +1,9 @@
 """The JSON Schemas of the API: those of requests come from their declarations in `documents`.
 
-Here are only the names of the schemas, the ways in which one document is used in several places,
-and what is found in responses alone. Requests may omit a field that has a default, or set it to
-null; responses contain every field. A field that is in both has the same schema in both: what was
-read can be edited and sent back.
+This module adds only the names of the schemas, the ways one document is used in several places,
+and what exists only in responses. Requests may omit a field that has a default, or set it to
+null; responses contain every field. A field in both has the same schema in both, so a document can
+be read, edited and sent back.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _responses() -> dict[str, Schema]:
                         "Not replayed: the job was deleted, or the same occurrence is live again."
                     ),
                 ),
-                "last_run_at": or_null(_instant("When the last of them is due.")),
+                "last_run_at": or_null(_instant("When the last one is due.")),
                 "next_page_token": _next_token(),
             }
         ),
@@ -181,7 +181,7 @@ def _responses() -> dict[str, Schema]:
                 "filter": _given_filter(),
                 "total": _whole(0),
                 "at_least": {"type": "boolean", "description": "There may be more."},
-                "words": _text("The act and what it concerns, in plain English."),
+                "words": _text("The operation and what it applies to, in plain English."),
             }
         ),
         "BulkPaused": _bulk_changed("paused"),
@@ -216,21 +216,21 @@ def _responses() -> dict[str, Schema]:
         "Me": response_object_of(
             {
                 "key_id": or_null(_key()["key_id"]),
-                "name": _text("Of the key."),
+                "name": _text("The name of the key."),
                 "role": _choice(KeyRole),
                 "tenant_id": or_null(_text("Null: all tenants.")),
-                "version": _text("Of the server."),
+                "version": _text("The version of the server."),
                 "requires_keys": {
                     "type": "boolean",
-                    "description": "False: no key exists, and this machine may do everything.",
+                    "description": "False: no key exists, and callers on this machine may do everything.",
                 },
                 "authenticated_by": _words("nothing", "key", "session"),
                 "session_expires_at": or_null(
-                    _instant("Also ends when it was not used for 12 hours.")
+                    _instant("The session also ends after 12 hours without use.")
                 ),
                 "operations": {
                     **_array(_text()),
-                    "description": "The operation ids that the caller may call.",
+                    "description": "The ids of the operations that the caller may call.",
                 },
             }
         ),
@@ -254,11 +254,11 @@ def _responses() -> dict[str, Schema]:
                 "members": _whole(0),
                 "ended": {
                     **response_object_of({fate.value: _whole(0) for fate in FATES}),
-                    "description": "How many members are known to have ended, by their fate.",
+                    "description": "How many members are known to have ended, by fate.",
                 },
                 "created_at": _instant(),
                 "closed_at": or_null(_instant()),
-                "ended_at": or_null(_instant("When its callback was created.")),
+                "ended_at": or_null(_instant("When the callback was created.")),
                 "execution_id": or_null(_text()),
                 "problem": or_null(_text()),
             }
@@ -308,7 +308,7 @@ def _new_job(kind: JobType) -> Schema:
 
 
 def _item() -> Schema:
-    """A batch item: the call accepts any value, and reports what is wrong with each item."""
+    """A batch item: the call accepts any value and reports what is wrong with each item."""
     return {"anyOf": [ref("NewJob"), {"description": "Anything else gets an error result."}]}
 
 
@@ -316,7 +316,9 @@ def _named_job(kind: JobType) -> Schema:
     """Like a new job, but the name comes from the path and is the unique key."""
     schema = _new_job(kind)
     fields = {k: v for k, v in schema["properties"].items() if k not in _UNIQUE_KEY_FIELDS}
-    fields["name"] = or_null({**fields["name"], "description": "Omitted, or equal to the path."})
+    fields["name"] = or_null(
+        {**fields["name"], "description": "If given, must equal the name in the path."}
+    )
     required = [name for name in schema["required"] if name != "name"]
     return schema | {"properties": fields, "required": required}
 
@@ -361,7 +363,7 @@ def _job() -> Schema:
     after = {
         "created_at": _instant(),
         "updated_at": _instant(),
-        "schedule_words": _text("When it runs, in plain English."),
+        "schedule_words": _text("When the job runs, in plain English."),
         "warnings": _warnings(),
     }
     after["paused"] = or_null(_pause_details())
@@ -376,7 +378,7 @@ def _job() -> Schema:
                 }
             )
         ),
-        "description": "Its latest executions, newest first; only if the request asks for them.",
+        "description": "The latest executions, newest first; only if requested.",
     }
     return response_object_of(
         {**before, **definition["properties"], **after},
@@ -388,13 +390,13 @@ def _pause_details() -> Schema:
     return {
         **response_object_of(
             {
-                "by": _text("Who paused it."),
+                "by": _text("Who paused the job."),
                 "at": _instant(),
                 "reason": or_null(_text()),
-                "until": or_null(_instant("It is resumed then.")),
+                "until": or_null(_instant("When the job is resumed.")),
             }
         ),
-        "description": "The pause of a paused job.",
+        "description": "Details of the pause, if the job is paused.",
     }
 
 
@@ -418,16 +420,16 @@ def _operation() -> Schema:
             "reason": OperationDocument.reason.response_schema,
             "until": OperationDocument.until.response_schema,
             "rate_per_second": OperationDocument.rate_per_second.response_schema,
-            "tenant_id": or_null(_text("The only tenant that it concerns; null: all tenants.")),
+            "tenant_id": or_null(_text("The only tenant that it applies to; null: all tenants.")),
             "created_by": _text(),
             "created_at": _instant(),
             "state": _words("RUNNING", "STOPPED", "DONE", "FAILED"),
-            "total": _whole(0, description="What was selected when it was created."),
+            "total": _whole(0, description="How many items were selected when it was created."),
             "total_at_least": {"type": "boolean", "description": "Counting stopped at `total`."},
             "done": _whole(0),
-            "left": _whole(0, description="Selected, but left as they are."),
+            "left": _whole(0, description="How many selected items were not changed."),
             "left_reasons": _array(response_object_of({"code": why, "count": _whole(1)})),
-            "error": or_null(_text("Why it has failed.")),
+            "error": or_null(_text("Why the operation failed.")),
             "updated_at": _instant(),
             "ended_at": or_null(_instant()),
         }
@@ -445,7 +447,7 @@ def _bulk_changed(done: str) -> Schema:
             "left": _whole(
                 0,
                 description=(
-                    "Selected, but left as they are: one-time jobs that are queued or running, "
+                    "Selected but not changed: one-time jobs that are queued or running, "
                     "and jobs that other requests were changing."
                 ),
             ),
@@ -459,16 +461,16 @@ def _schedule_preview() -> Schema:
         {
             "scheduled_for": _instant("In the time zone of the schedule."),
             "utc": _instant(),
-            "note": or_null(_text("The effect of a clock change or of a calendar on this run.")),
+            "note": or_null(_text("The effect of a clock change or a calendar on this run.")),
         }
     )
     change = {
         "at": _instant("The first instant with the new offset."),
         "kind": _words("forward", "back"),
-        "shift_seconds": _whole(description="How far the clocks go forward; negative: back."),
+        "shift_seconds": _whole(description="How far the clocks move forward; negative: back."),
         "affected": {
             "type": "boolean",
-            "description": "Whether the change makes a difference to this schedule.",
+            "description": "Whether the change affects this schedule.",
         },
         "note": _text("What happens to the schedule."),
         "runs": {
@@ -477,7 +479,7 @@ def _schedule_preview() -> Schema:
         },
     }
     hint = {
-        "path": _text("The field concerned."),
+        "path": _text("The path of the field."),
         "code": _words("full_hour", "hash_example", "seconds_first"),
         "message": _text(),
     }
@@ -488,7 +490,7 @@ def _schedule_preview() -> Schema:
             "items": {**_array(run), "description": "The next runs."},
             "clock_changes": {
                 **_array(response_object_of(change)),
-                "description": "The clock changes of the time zone within 13 months.",
+                "description": "The clock changes in the time zone within 13 months.",
             },
             "hints": _array(response_object_of(hint)),
         }
@@ -513,7 +515,7 @@ def _shown_headers() -> Schema:
 
 def _warnings() -> Schema:
     warning = {
-        "path": _text("The field concerned."),
+        "path": _text("The path of the field."),
         "code": {"enum": ["seconds_first"]},
         "message": _text(),
     }
@@ -530,7 +532,7 @@ def _attempts() -> Schema:
         "started_at": _instant(),
         "finished_at": or_null(_instant()),
         "error": or_null(_text()),
-        "kind": or_null(_text("The failure kind: timeout, http_503, an exception name.")),
+        "kind": or_null(_text("The failure kind: timeout, http_503 or an exception name.")),
         "fence_token": or_null(_whole(0, MAX_ID)),
         "worker_id": or_null(_text()),
     }
@@ -548,7 +550,7 @@ def _execution() -> Schema:
             "origin": {
                 **_choice(Origin),
                 "description": (
-                    "Why it exists. Once replayed, an execution has the origin replay, whatever it "
+                    "Why the execution exists. Once replayed, its origin is replay, whatever it "
                     "was before."
                 ),
             },
@@ -566,7 +568,7 @@ def _execution() -> Schema:
             "reason": or_null(_choice(Reason)),
             "waiting_for": or_null(
                 _text(
-                    "What it waits for, as the code of an explanation. Null: it runs, its target is to complete it, or it has ended."
+                    "What it is waiting for, as a code of explain. Null: it is running, its target will complete it, or it has ended."
                 )
             ),
             "scheduled_for": _instant("The nominal time."),
@@ -590,7 +592,7 @@ def _execution() -> Schema:
             ),
             "missed": or_null(
                 _whole(
-                    1, description="SKIPPED(misfire): how many occurrences this entry represents."
+                    1, description="SKIPPED(misfire): how many occurrences this entry stands for."
                 )
             ),
             "missed_through": or_null(
@@ -609,7 +611,7 @@ def _dead_letter() -> Schema:
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
-            "job_name": or_null(_text("At its death.")),
+            "job_name": or_null(_text("The name when it died.")),
             "tenant_id": _text(),
             "died_at": _instant(),
             "reason": DeadLetterFilterDocument.reason.schema,
@@ -634,21 +636,21 @@ def _dead_letter_groups() -> Schema:
         "reason": DeadLetterFilterDocument.reason.schema,
         "kind": or_null(_text("The failure kind of the last attempt.")),
         "action": or_null(_text("The host of a webhook, or the name of a task.")),
-        "error": or_null(_text("Of the newest one.")),
-        "execution_id": {**_execution_id(), "description": "The newest one."},
+        "error": or_null(_text("The error of the newest one.")),
+        "execution_id": {**_execution_id(), "description": "The newest execution."},
         "first_died_at": _instant(),
         "last_died_at": _instant(),
-        "jobs": _whole(1, description="How many jobs are concerned."),
+        "jobs": _whole(1, description="How many jobs are affected."),
         "tenants": {**_array(_text()), "description": "Some of the tenants."},
     }
     return response_object_of(
         {
             "items": _array(response_object_of(group)),
-            "looked_at": _whole(0, description="The number of dead letters that were examined."),
-            "looked_back_to": or_null(_instant("died_at of the oldest of these.")),
+            "looked_at": _whole(0, description="How many dead letters were examined."),
+            "looked_back_to": or_null(_instant("died_at of the oldest one examined.")),
             "complete": {
                 "type": "boolean",
-                "description": "Whether all dead letters that match were examined.",
+                "description": "Whether all matching dead letters were examined.",
             },
         }
     )
@@ -676,7 +678,7 @@ def _monitor() -> Schema:
 
 def _audit_entry() -> Schema:
     document = (
-        "The document of the job, with its status where that may change, or the request, or the settings. "
+        "The document of the job, with its status if that may change; or the request; or the settings. "
         "Null: none exists."
     )
     return response_object_of(
@@ -685,7 +687,7 @@ def _audit_entry() -> Schema:
             "tenant_id": _text(),
             "job_id": or_null(_job_id()),
             "actor": _text("Who made the change."),
-            "operation": _text("What was done."),
+            "operation": _text("What was changed, such as create or pause."),
             "from": {"description": document},
             "to": {"description": document},
         }
@@ -702,7 +704,7 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
     more = {
         **_array({"enum": list(counts)}),
         "description": (
-            f"Counts that are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
+            f"Which counts are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
             f"examining that many executions of the cell."
         ),
     }
@@ -712,7 +714,7 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
             **shown["properties"],
             "counts": {
                 **or_null(response_object_of(counted | {"at_least": more})),
-                "description": "Current counts. Null in lists, unless asked for.",
+                "description": "Current counts. Null in lists unless requested.",
             },
         }
     )
@@ -721,10 +723,12 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
 def _tenant() -> Schema:
     named = _named("tenant_id", TenantSettingsDocument, *TENANT_COUNTS)
     shares = {
-        "starts": or_null(_whole(0, description="In the last hour. Null unless by share.")),
-        "share": or_null(_number("Of all starts in the last hour, from 0 to 1.")),
+        "starts": or_null(
+            _whole(0, description="Starts in the last hour. Null unless sorted by share.")
+        ),
+        "share": or_null(_number("Share of all starts in the last hour, from 0 to 1.")),
         "fair_share": or_null(
-            _number("Its weight, divided by those of all tenants that started something.")
+            _number("Its weight divided by the weights of all tenants that started something.")
         ),
     }
     return response_object_of(named["properties"] | shares)
@@ -742,7 +746,7 @@ def _forecast_minute() -> Schema:
         {
             "at": _instant("The start of the minute."),
             "items": _array(response_object_of(job)),
-            "more": {"type": "boolean", "description": "There may be others."},
+            "more": {"type": "boolean", "description": "There may be more."},
         }
     )
 
@@ -751,8 +755,8 @@ def _forecast() -> Schema:
     minute = {"at": _instant("The start of the minute."), "executions": _whole(1)}
     herd = {
         "at": _instant("The moment with the most executions."),
-        "executions": _whole(2, description="At that moment."),
-        "occurrences": _whole(1, description="How often the rule is due within the hours."),
+        "executions": _whole(2, description="Executions due at that moment."),
+        "occurrences": _whole(1, description="How often the rule is due within the forecast."),
         "rule": _text(),
         "timezone": _text(),
         "words": _text("The rule in plain English."),
@@ -772,34 +776,34 @@ def _forecast() -> Schema:
             },
             "minutes": {
                 **_array(response_object_of(minute)),
-                "description": "Only minutes in which executions are due.",
+                "description": "Only minutes with executions due.",
             },
             "herds": {
                 **_array(response_object_of(herd)),
                 "description": (
-                    "Jobs with the same rule, which are due at the same moments: those with the "
-                    "most executions at a moment."
+                    "Groups of jobs with the same rule, which are due at the same moments: those with the "
+                    "most executions at one moment."
                 ),
             },
             "herd_moments": {
                 **_array(response_object_of(minute)),
                 "description": (
-                    "How many executions of herds are due at exactly that moment: the 3,000 "
-                    "largest moments, in the order of time."
+                    "How many executions of herds are due at exactly this moment: the 3,000 "
+                    "largest moments, in order of time."
                 ),
             },
             "capacity_per_minute": {
                 **response_object_of(
                     {
                         "executions": or_null(_whole(1)),
-                        "reason": or_null(_text("Why it is not known.")),
+                        "reason": or_null(_text("Why it cannot be computed.")),
                         "measured_from": or_null(_instant()),
                         "measured_to": or_null(_instant()),
                     }
                 ),
                 "description": (
-                    "The number of executions in the busiest of the recent minutes: a lower bound "
-                    "of what can be done."
+                    "The number of executions in the busiest recent minute: a lower bound "
+                    "on capacity."
                 ),
             },
         }
@@ -808,7 +812,7 @@ def _forecast() -> Schema:
 
 def _overview() -> Schema:
     figures = {
-        "started": _whole(0, description="Attempts, by their start."),
+        "started": _whole(0, description="Attempts, by start time."),
         **{name: or_null(_whole(0)) for name in ("succeeded", "failed", "dead", "skipped")},
         **{name: or_null(_whole(0)) for name in ("cancelled", "superseded")},
     }
@@ -819,12 +823,14 @@ def _overview() -> Schema:
     )
     lateness = {
         **or_null(percentiles),
-        "description": "Of the executions that ended in this time. Null: none.",
+        "description": "Lateness of the executions that ended in this time. Null: none ended.",
     }
     depth = {
         "priority": _choice_of_names(Priority),
         **{name: _whole(0, MAX_COUNTED) for name in ("ready", "parked", "running")},
-        "oldest_seconds": or_null(_number("How long the first that has not started has been due.")),
+        "oldest_seconds": or_null(
+            _number("How long the oldest execution that has not started has been due.")
+        ),
         "at_least": _array(_words("ready", "parked", "running")),
     }
     item = {
@@ -858,20 +864,22 @@ def _overview() -> Schema:
             "tenant_id": or_null(_text("Null: the whole cell.")),
             "bucket_seconds": _whole(60),
             "complete_until": or_null(
-                _instant("Figures before this do not change, except `started` of what still runs.")
+                _instant(
+                    "Figures before this no longer change, except `started` of executions still running."
+                )
             ),
             "series": {
                 **_array(
                     response_object_of({"at": _instant(), **figures, "lateness_ms": lateness})
                 ),
-                "description": "Oldest first, without gaps; the last one is not over.",
+                "description": "Oldest first, without gaps; the last one is incomplete.",
             },
             "totals": response_object_of(figures),
-            "started_per_minute": _number("On average over the window."),
+            "started_per_minute": _number("Average over the window."),
             "lateness_ms": lateness,
             "sampled": {
                 "type": "boolean",
-                "description": "Lateness was taken from a random part of the executions.",
+                "description": "Lateness was computed from a random sample of the executions.",
             },
             "depth": _array(response_object_of(depth)),
             "dead_today": response_object_of(
@@ -887,7 +895,7 @@ def _overview() -> Schema:
             "attention": {
                 **_array(response_object_of(item)),
                 "maxItems": MAX_ITEMS,
-                "description": "The worst first.",
+                "description": "Worst first.",
             },
             "peak": or_null(response_object_of(peak)),
         }
@@ -905,8 +913,8 @@ def _leader() -> Schema:
             "expires_at": _instant(),
             "present": {"type": "boolean", "description": "Its lease has not expired."},
             "clock_drift_ms": or_null(_number("How far its clock is ahead of the database's.")),
-            "planned_until": _instant("Every occurrence before this is planned."),
-            "planner_lag_seconds": _number("How far that is behind the horizon."),
+            "planned_until": _instant("Every occurrence before this has been planned."),
+            "planner_lag_seconds": _number("How far planned_until is behind the horizon."),
             "changes_in_1h": _whole(0),
             "changes_in_24h": _whole(0),
         }
@@ -920,8 +928,8 @@ def _worker() -> dict[str, Schema]:
         "state": {
             **_words("alive", "expired", "lost", "stopped"),
             "description": (
-                "expired: its lease is over. lost: the leader has returned what it ran. stopped: "
-                "it has closed its session."
+                "expired: its lease has run out. lost: the leader has returned its executions. stopped: "
+                "it closed its session."
             ),
         },
         "queues": or_null(_array(_text("Null: all, or it has ended."))),
@@ -929,12 +937,14 @@ def _worker() -> dict[str, Schema]:
         "slots": or_null(_whole(0)),
         "running": or_null(_whole(0, MAX_COUNTED)),
         "at_least": _array(_words("running")),
-        "quarantine": {"type": "boolean", "description": "It runs suspects, one by one."},
+        "quarantine": {"type": "boolean", "description": "It runs suspects, one at a time."},
         **{
             name: or_null(_instant())
             for name in ("started_at", "renewed_at", "expires_at", "ended_at")
         },
-        "returned": or_null(_whole(0, description="Executions that it ran when it was lost.")),
+        "returned": or_null(
+            _whole(0, description="Executions that it was running when it was lost.")
+        ),
     }
 
 
@@ -960,7 +970,7 @@ def _node() -> Schema:
             "name": _text(),
             "roles": _array(_text()),
             "leads": {"type": "boolean"},
-            "alive": {"type": "boolean", "description": "It was seen within a minute."},
+            "alive": {"type": "boolean", "description": "It was seen within the last minute."},
             "version": _text(),
             "tzdata": _text(),
             "started_at": _instant(),
@@ -968,7 +978,7 @@ def _node() -> Schema:
             "clock_drift_ms": or_null(_number("How far its clock is ahead of the database's.")),
             "connections": {
                 **response_object_of({"in_use": _whole(0), "size": _whole(0)}),
-                "description": "To the database.",
+                "description": "Connections to the database.",
             },
         }
     )
@@ -982,9 +992,9 @@ def _circuit() -> Schema:
             "tenant_id": or_null(_text()),
             "node_id": or_null(_text()),
             "node": or_null(_text()),
-            "failures": _whole(1, description="In a row."),
-            "since": _instant("Of the first of these failures."),
-            "open_until": _instant("Then one request probes."),
+            "failures": _whole(1, description="Consecutive failures."),
+            "since": _instant("When the first of these failures happened."),
+            "open_until": _instant("When the next request is let through as a probe."),
         }
     )
 
@@ -996,19 +1006,19 @@ def _worker_answers() -> dict[str, Schema]:
         "execution_id": _execution_id(),
         "job_id": _job_id(),
         "tenant_id": _text(),
-        "name": _text("Name of the job."),
+        "name": _text("The name of the job."),
         "attempt": _whole(1),
         "fence_token": ReleaseDocument.fence_token.response_schema,
         "scheduled_for": _instant("The nominal time."),
-        "timeout_seconds": _whole(1, description="Stop it after this, and report FAILED."),
+        "timeout_seconds": _whole(1, description="Stop the work after this and report FAILED."),
         "deadline_in_seconds": or_null(
             _number("Seconds from the claim; stop the work after this.")
         ),
         "checkpoint": {
-            "description": "Stored by an earlier run of the execution; null: there is none."
+            "description": "Stored by an earlier run of the execution; null if there is none."
         },
         "traceparent": or_null(
-            _text("The span that created the job, as a W3C trace context; null: there is none.")
+            _text("The span that created the job, as a W3C trace context; null if there is none.")
         ),
         "action": _shown_action(WebhookDocument.headers.schema),
     }
@@ -1046,11 +1056,13 @@ def _explanation() -> Schema:
             "code": _text("Stable, for programs."),
             "message": _text(),
             "since": or_null(
-                _instant("Since when it waits: if it is due, since it was due. Null: not known.")
+                _instant(
+                    "Since when it has been waiting; if it is due, since it was due. Null: unknown."
+                )
             ),
-            "until": or_null(_instant("When the condition ends by itself.")),
+            "until": or_null(_instant("When the condition ends on its own.")),
             "expected_at": or_null(
-                _instant("When the running execution that it waits for usually ends: an estimate.")
+                _instant("When the running execution it waits for is likely to end: an estimate.")
             ),
             "execution_id": or_null(
                 {**_execution_id(), "description": "The execution being explained."}
@@ -1067,18 +1079,20 @@ def _explanation() -> Schema:
                         {
                             "execution_id": or_null(_execution_id()),
                             "job_id": or_null(_job_id()),
-                            "worker": or_null(_text("That runs this execution.")),
-                            "limit": or_null(_whole(0, description="Of executions at once.")),
+                            "worker": or_null(_text("The worker that runs this execution.")),
+                            "limit": or_null(
+                                _whole(0, description="Maximum number of executions at once.")
+                            ),
                             "in_use": or_null(_whole(0)),
                         }
                     ),
                     "description": (
-                        "What holds the thing that it waits for, as far as the caller may see it."
+                        "What holds the thing it is waiting for, as far as the caller may see it."
                     ),
                 }
             ),
             "attempt": or_null(
-                _whole(0, description="That runs, or the last one that was made; 0: none yet.")
+                _whole(0, description="The running attempt, or the last one; 0: none yet.")
             ),
             "max_attempts": or_null(_whole(1)),
             "last_error": or_null(
@@ -1099,13 +1113,12 @@ def _explanation() -> Schema:
                             "scheduled_for": _instant(),
                             "status": _choice(ExecutionStatus),
                             "reason": or_null(_choice(Reason)),
-                            "code": _text("As that of an explanation."),
+                            "code": _text("A code, as in an explanation."),
                             "message": _text(),
                         }
                     ),
                     "description": (
-                        "The last due occurrence of a recurring job, if it has ended and did not "
-                        "succeed."
+                        "The last due occurrence of a recurring job, if it ended without success."
                     ),
                 }
             ),
@@ -1130,7 +1143,7 @@ def _secret() -> dict[str, Schema]:
         "tenant_id": _text(),
         "created_at": _instant(),
         "updated_at": _instant(),
-        "previous_until": or_null(_instant("The previous value is valid until then.")),
+        "previous_until": or_null(_instant("Until when the previous value is valid.")),
     }
 
 
@@ -1181,7 +1194,7 @@ def _page(item: str) -> Schema:
 
 
 def _next_token() -> Schema:
-    return or_null(_text("Send as page_token to get the next page; null at the end."))
+    return or_null(_text("Send this as page_token to get the next page; null on the last page."))
 
 
 def _either(by: str, **kinds: str) -> Schema:

@@ -65,7 +65,7 @@ ROUTES = (
         summary="Set a secret",
         description=(
             "Jobs of the tenant use it as {{secret:name}} in the url, headers and body of a "
-            "webhook. No response contains its value, except that a generated one is returned "
+            "webhook. Responses never contain its value, except that a generated value is returned "
             "once. With keep_previous_seconds, requests are also signed with the previous value "
             "for that long."
         ),

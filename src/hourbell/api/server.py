@@ -20,7 +20,7 @@ from hourbell.model.errors import ConfigurationError
 BACKLOG = 2048
 DRAIN_SECONDS = 10
 IDLE_SECONDS = 30  # an idle connection is closed after this
-UNREAD_SECONDS = 30  # and one whose peer has not taken what was sent to it, such as an event
+UNREAD_SECONDS = 30  # and so is one whose peer does not read what was sent, such as an event
 
 
 class ApiServer:
@@ -48,7 +48,7 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The actual port, also if port 0 was requested."""
+        """The actual port, even if port 0 was requested."""
         number: int = self._sockets[0].getsockname()[1]
         return number
 
@@ -91,7 +91,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
                     socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
                 )
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                # Accepted connections inherit it. Otherwise the kernel waits for a quarter of an hour for a
+                # Accepted connections inherit this. Without it the kernel waits a quarter of an hour for a
                 # peer that is gone, and forever for one that does not read.
                 if sys.platform == "linux":
                     made.setsockopt(
@@ -114,11 +114,11 @@ def _bind_problem(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} on {host} is in use by another program, so the API cannot listen "
-            f"there. Stop that program, or choose another port with HOURBELL_PORT."
+            f"on it. Stop that program, or choose another port with HOURBELL_PORT."
         )
     if error.errno == errno.EACCES:
         return (
-            f"This user may not bind port {port} on {host}. Choose a port above 1023 with "
+            f"This user is not allowed to bind port {port} on {host}. Choose a port above 1023 with "
             f"HOURBELL_PORT."
         )
     return (

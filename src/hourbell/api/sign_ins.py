@@ -1,9 +1,9 @@
-"""Sessions of browsers: sign in with an API key, sign out; and what the caller may do.
+"""Browser sessions: sign in with an API key, sign out, and see what the caller may do.
 
-The dashboard sends the API key once. The answer sets a cookie that scripts cannot read, with a
-random token that stands for the key. Calls by cookie are as calls by key, with one difference: a
-browser sends cookies by itself, so a write by cookie must prove that a page of this server sent it
-(`require_same_origin`).
+The dashboard sends the API key once. The response sets a cookie that scripts cannot read, with a
+random token that stands for the key. Calls by cookie work like calls by key, with one difference: a
+browser sends cookies on its own, so a write by cookie must prove that it comes from a page of this
+server (`require_same_origin`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hourbell.security.access import ANY_ROLE, Caller, KeyRole
 SESSION = "/api/v1/session"
 
 AuthenticatorDep = NamedDependency[SkipValidation[Authenticator]]
-Operations = Mapping[tuple[KeyRole, bool], tuple[str, ...]]  # by role, and whether of one tenant
+Operations = Mapping[tuple[KeyRole, bool], tuple[str, ...]]  # by role, and whether for one tenant
 OperationsDep = NamedDependency[SkipValidation[Operations]]
 
 
@@ -132,9 +132,9 @@ def _render_me(caller: Caller, operations: Operations, requires_keys: bool) -> d
 
 
 def _is_encrypted(request: AnyRequest) -> bool:
-    """Whether the browser reaches this server by HTTPS, perhaps through a proxy that ends it.
+    """Whether the browser reaches this server over HTTPS, perhaps through a proxy that terminates it.
 
-    The origin of the page says so. Without one, the browser has at least said that it trusts the
+    The origin of the page says so. Without one, the browser has at least declared that it trusts the
     connection (`require_same_origin`), which it does for HTTPS and for this machine.
     """
     origin: str = request.headers.get("Origin", "")
@@ -156,8 +156,8 @@ ROUTES = (
         access=None,
         summary="Sign in with an API key",
         description=(
-            "For browsers: the answer sets a cookie that stands for the key, for 7 days, or until "
-            "it was not used for 12 hours, or the key is revoked. Keys of workers are refused. "
+            "For browsers: the response sets a cookie that stands for the key. It is valid for 7 days, until "
+            "it has not been used for 12 hours, or until the key is revoked. Worker keys are rejected. "
             + _PROOF
         ),
         body="SignIn",
@@ -174,8 +174,8 @@ ROUTES = (
         access=None,
         summary="Sign out",
         description=(
-            "Ends the session of the cookie and clears the cookie. Without a cookie there is "
-            "nothing to end. " + _PROOF
+            "Ends the session of the cookie and clears the cookie. Without a cookie, does "
+            "nothing. " + _PROOF
         ),
         answers={200: "SignedOut"},
         keyed=False,
@@ -186,7 +186,7 @@ ROUTES = (
         path="/api/v1/me",
         handler=get_me,
         access=ANY_ROLE,
-        summary="Who the caller is, and what it may do",
+        summary="Show who the caller is and what it may do",
         answers={200: "Me"},
     ),
 )

@@ -45,8 +45,8 @@ MAX_QUEUES = 50
 MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
-MAX_HEARTBEAT_EXECUTIONS = 20_000  # executions named in one heartbeat
-MAX_OUTCOMES = 1_000  # in one call
+MAX_HEARTBEAT_EXECUTIONS = 20_000  # listed in one heartbeat
+MAX_OUTCOMES = 1_000  # reported in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
 MAX_PROGRESS_BYTES = 4096
@@ -80,7 +80,7 @@ class ClaimDocument(Document):
     capacity = Field(
         Integer(1, MAX_CAPACITY),
         required=REQUIRED,
-        description="Most executions to claim; may return fewer.",
+        description="Maximum number of executions to claim; fewer may be returned.",
     )
     queues = Field(
         Array(
@@ -111,7 +111,7 @@ class ClaimDocument(Document):
 class SessionDocument(Document):
     """A call in a session."""
 
-    session_token = Field(SessionToken(), required="is required: the one that the claim returned")
+    session_token = Field(SessionToken(), required="is required: the token that the claim returned")
 
 
 class HeartbeatDocument(SessionDocument):
@@ -121,11 +121,11 @@ class HeartbeatDocument(SessionDocument):
     execution_ids = Field(
         Array(ExecutionId(), 0, MAX_HEARTBEAT_EXECUTIONS),
         required="is required; send an empty array if you hold none",
-        description="All executions that the worker holds.",
+        description="All executions that the worker currently holds.",
     )
     claim_number = Field(
         Integer(0, MAX_CLAIM_NUMBER),
-        description="The worker has the responses of all claims up to this.",
+        description="The worker has received the responses to all claims up to this one.",
     )
 
 
@@ -143,7 +143,7 @@ class FencedCall(WorkerCall):
 
     fence_token = Field(
         Integer(0, MAX_ID),
-        required="is required: the one that came with the execution",
+        required="is required: the token that came with the execution",
         description="The fence token from the claim.",
     )
 
@@ -152,7 +152,7 @@ class ReleaseDocument(FencedCall):
     interrupted = Field(
         Boolean(),
         default=False,
-        description="Whether it was started, and stopped because the worker stops. After"
+        description="Whether it was started and then stopped because the worker is stopping. After"
         f" {MAX_INTERRUPTIONS} times in a row this counts as a failure.",
     )
 
@@ -169,7 +169,7 @@ class CheckpointDocument(FencedCall):
     checkpoint = Field(
         Json(MAX_CHECKPOINT_BYTES),
         required=REQUIRED,
-        description=f"Any JSON value but null, of up to {MAX_CHECKPOINT_BYTES} bytes.",
+        description=f"Any JSON value except null, of up to {MAX_CHECKPOINT_BYTES} bytes.",
     )
 
 
@@ -196,11 +196,11 @@ class EndedDocument(Document):
     )
     retry_after_seconds = Field(
         Integer(0, MAX_RETRY_DELAY_SECONDS),
-        description="On failure: the delay that the target requested.",
+        description="On failure: the delay that the target asked for.",
     )
     snooze_seconds = Field(
         Integer(0, MAX_SNOOZE_SECONDS),
-        description="With SNOOZED: when to run again, from now.",
+        description="With SNOOZED: how long to wait before the next run.",
     )
 
 
@@ -220,7 +220,7 @@ class WorkerCaller(msgspec.Struct, frozen=True):
     """The session of a call."""
 
     session: Session
-    worker: str | None  # the worker that it should belong to, if given
+    worker: str | None  # the worker that the session should belong to, if given
 
 
 def parse_claim(document: object) -> ClaimRequest:
@@ -295,7 +295,7 @@ def parse_checkpoint(document: object) -> tuple[WorkerCaller, int, object]:
 
 
 def parse_release(document: object, execution_id: int) -> tuple[WorkerCaller, ReportedOutcome]:
-    """The release of an execution that was not started, or was interrupted."""
+    """The release of an execution that was not started or was interrupted."""
     call = ReleaseDocument.open(document, Problems())
     session, worker, fence = call.session_token, call.worker_id, call.fence_token
     outcome = Interrupted() if call.interrupted else Released()
@@ -323,7 +323,7 @@ def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:
     fence, status, took_ms = document.fence_token, document.status, document.duration_ms
     outcome: Succeeded | Failed | Snoozed
     if status in ("FAILED", "SNOOZED"):
-        document.forbid("result", "is stored for a success only; use error")
+        document.forbid("result", "is stored only for a success; use error")
     if status != "FAILED":
         for name in ("error", "error_kind", "retry_after_seconds"):
             document.forbid(name, "is allowed only with the status FAILED")

@@ -1,4 +1,4 @@
-"""Workers over HTTP: claim, heartbeat, complete. `hourbell.dispatch.remote` implements it."""
+"""HTTP workers: claim, heartbeat, complete. Implemented by `hourbell.dispatch.remote`."""
 
 from __future__ import annotations
 
@@ -145,20 +145,20 @@ async def close_session(
 def _require_all_tenants(engine: Engine) -> None:
     if engine.scope is not None:
         raise Forbidden(
-            "The API key belongs to a tenant, but workers serve queues that hold the work of all "
-            "tenants. Use a key with the role worker and without a tenant."
+            "The API key belongs to a tenant, but workers serve queues with work of all "
+            "tenants. Use a key with the role worker and no tenant."
         )
 
 
 async def _check_worker(remote: RemoteWorkers, caller: WorkerCaller) -> None:
-    """Raise InvalidInput if the session belongs to another worker than the one given.
+    """Raise InvalidInput if the session belongs to a worker other than the given one.
 
     An ended session passes; the call itself detects it.
     """
     worker = caller.worker
     if worker is not None and await remote.worker_of(caller.session) not in (worker, None):
         message = (
-            "is not the worker_id of the claim that opened this session; send that one or omit it"
+            "is not the worker_id of the claim that opened this session; send that one, or omit it"
         )
         raise InvalidInput([FieldError("worker_id", "conflict", message)])
 
@@ -217,7 +217,7 @@ ROUTES = (
         description=(
             "Waits up to `wait_seconds` for an execution. The first response with executions opens "
             "a session: send its `session_token` with all further calls, and a heartbeat every "
-            "third of `lease_seconds` while you hold executions. If the response was lost, repeat "
+            "third of `lease_seconds` while you hold executions. If a response was lost, repeat "
             "the claim with the same `claim_number` to get the same executions. Secret "
             "placeholders in actions are not filled in."
         ),
@@ -229,11 +229,11 @@ ROUTES = (
     Route(
         path=EXECUTIONS + "/heartbeat",
         handler=heartbeat_executions,
-        summary="Renew the lease and learn which executions to stop",
+        summary="Renew the lease and find out which executions to stop",
         description=(
             "Stop `lost` executions: their outcome would be rejected. Stop and release `cancelled` "
             "ones. Executions that you hold but do not list are released: with a `claim_number`, "
-            "immediately if they came with that claim or an earlier one; without, once their claim "
+            "immediately if they came with that claim or an earlier one; without it, once their claim "
             "is one lease old."
         ),
         body="Heartbeat",
@@ -258,8 +258,8 @@ ROUTES = (
         handler=complete_execution,
         summary="Report the outcome of an execution",
         description=(
-            "After FAILED, the retry policy of the job decides what follows. SNOOZED runs again "
-            "after `snooze_seconds`, and no attempt is counted. 409: the session no "
+            "After FAILED, the job's retry policy decides what happens next. SNOOZED runs again "
+            "after `snooze_seconds` and does not count as an attempt. 409: the session no "
             "longer holds the execution, and nothing was changed. Repeating the call after a lost "
             "response returns the same response."
         ),
@@ -283,8 +283,8 @@ ROUTES = (
         handler=set_checkpoint,
         summary="Store a checkpoint of an execution",
         description=(
-            "Replaces the previous one. Sent with every later claim of the execution, whatever "
-            "ends this run, until the execution has ended. 409: the session no longer holds the "
+            "Replaces the previous checkpoint. It is sent with every later claim of the execution, however "
+            "this run ends, until the execution has ended. 409: the session no longer holds the "
             "execution, and nothing was stored."
         ),
         body="Checkpoint",
@@ -297,7 +297,7 @@ ROUTES = (
         handler=release_execution,
         summary="Release an execution",
         description=(
-            "It was not started, or was stopped because the worker stops (`interrupted`); another "
+            "Use this if it was not started, or was stopped because the worker is stopping (`interrupted`). Another "
             "worker can claim it, and no attempt is counted."
         ),
         body="Release",

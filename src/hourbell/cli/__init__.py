@@ -1,14 +1,14 @@
 """The command `hourbell`.
 
-main                   the list of commands; each is imported when it is called
+main                   the list of commands; each module is imported when its command is called
 up, roles, apps        start processes: all roles, one role, the worker of an app
 supervisor, process    several workers and reloading; settings, signals and shutdown
 jobs, executions, dlq, operations, groups, tenants, secrets, keys, calendars, forecast, top
-                       over the API, or on the database; `tenants` has the command `queues`, too
+                       over the API, or directly on the database; `tenants` also holds the command `queues`
 apply, reconcile, files, imports, importers
-                       jobs from files, and from other schedulers
+                       jobs from files and from other schedulers
 migrate, doctor, bench, next, completion
-                       an installation, a rule, a shell
+                       maintain an installation, preview a rule, complete a shell
 remote, servers, direct, output, params
-                       shared: which server, how to call it, or work without one, what to print
+                       shared: choosing a server, calling it or working without one, output
 """

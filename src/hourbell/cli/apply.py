@@ -1,4 +1,4 @@
-"""`hourbell apply`: make the jobs of a server what a file says, over the API."""
+"""`hourbell apply`: make the jobs on a server match a file, over the API."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _FILE_FIELDS = {"owner", "jobs"}
 
 
 @click.command("apply")
-@click.option("--file", "-f", required=True, help="YAML or JSON; - is stdin.")
-@click.option("--owner", help="The owner of the jobs; `owner:` in the file says the same.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--file", "-f", required=True, help="YAML or JSON file; - reads stdin.")
+@click.option("--owner", help="Owner of the jobs, if the file does not name one.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("--prune", is_flag=True, help="Delete jobs of this owner that are not in the file.")
 @remote
 def apply_command(
     session: Session, file: str, owner: str | None, dry_run: bool, prune: bool
 ) -> None:
-    """Create and change jobs until they are what a file says. Safe to repeat.
+    """Create and update jobs to match a file. Safe to repeat.
 
-    Shows a plan: + create, ~ change, - delete, ? owned but not in the file, = as it is. A job that
-    was changed by other means since it was applied is marked as drift.
+    Prints a plan: + create, ~ change, - delete, ? owned but not in the file, = unchanged. A job that
+    was changed elsewhere since it was last applied is marked as drift.
     """
     owner, documents = _read(file, owner)
     now = datetime.now(UTC)  # noqa: TID251 - only decides whether a one-time job is in the past
@@ -85,18 +85,18 @@ def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
     jobs: list[Any] = []
     documents = read_documents(file)
     if not documents:
-        raise ConfigurationError(f"{shown(file)} is empty. A file without jobs has `jobs: []`.")
+        raise ConfigurationError(f"{shown(file)} is empty. To apply no jobs, write `jobs: []`.")
     for document in documents:
         if isinstance(document, list):
             jobs += document
             continue
         if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
-            raise ConfigurationError(f"{shown(file)} must have `jobs:` with a list of jobs.")
+            raise ConfigurationError(f"{shown(file)} must contain `jobs:` with a list of jobs.")
         unknown = sorted(map(str, set(document) - _FILE_FIELDS))
         if unknown:
             raise ConfigurationError(
-                f"{shown(file)} has the unknown field {unknown[0]}; at the top level are only "
-                "`owner` and `jobs`."
+                f"{shown(file)} has the unknown field {unknown[0]}. Only `owner` and `jobs` are "
+                "allowed at the top level."
             )
         named = document.get("owner")
         if named is not None and owner is not None and named != owner:
@@ -105,22 +105,22 @@ def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
         jobs += document["jobs"]
     if owner is None:
         raise ConfigurationError(
-            f"{shown(file)} names no owner. Add `owner: NAME` to it, or give --owner NAME: jobs "
-            f"are found by it, and only jobs of the same owner are deleted by --prune."
+            f"{shown(file)} names no owner. Add `owner: NAME` to it, or pass --owner NAME. The owner "
+            f"identifies the jobs of this file, and --prune deletes only jobs of that owner."
         )
     check_owner(owner)
     return owner, jobs
 
 
 def _queues_of(client: SyncClient, documents: Sequence[Any]) -> Mapping[str, Queue]:
-    """The queues that have defaults for jobs, if the file names any queue."""
+    """The queues that set defaults for jobs, if the file names any queue."""
     if not documents:
         return {}
     return {queue.queue: queue for queue in client.queues.each(page_size=500)}
 
 
 def _default_tenant(client: SyncClient, wanted: Sequence[Wanted]) -> str | None:
-    """The tenant of jobs that name none; None if the key sees one tenant only, which is theirs."""
+    """The tenant of jobs that name none; None if the key sees only one tenant, which is theirs."""
     if all(one.has_tenant for one in wanted):
         return DEFAULT_TENANT
     try:
@@ -133,7 +133,7 @@ def _default_tenant(client: SyncClient, wanted: Sequence[Wanted]) -> str | None:
 
 
 def _with_owner_checked(client: SyncClient, change: Change, owner: str) -> Change:
-    """Refuse to take over a job that another file owns; one without an owner is adopted."""
+    """Refuse to take over a job that belongs to another owner; adopt one that has none."""
     if change.verb is not Verb.CREATE or change.wanted is None:
         return change
     tenant = change.wanted.job.tenant_id if change.wanted.has_tenant else None
@@ -178,7 +178,7 @@ def _reason(client: SyncClient, change: Change, file: str) -> str:
         case Verb.DELETE:
             return f"delete: not in {file}"
         case Verb.ORPHAN:
-            return f"not in {file}; --prune deletes it"
+            return f"not in {file}; delete it with --prune"
         case Verb.PASSED:
             return "its time has passed"
     return change.note
@@ -188,12 +188,12 @@ def _last_change(client: SyncClient, change: Change) -> str:
     assert change.job_id is not None
     entries = client.jobs.audit(change.job_id, page_size=1).items
     if not entries:
-        return "changed by other means"
+        return "changed elsewhere"
     return f"changed by {plain(entries[0].actor)} at {instant_text(entries[0].at)}"
 
 
 def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
-    """Carry out the plan; the names of the jobs that could not be changed."""
+    """Carry out the plan; return the names of the jobs that could not be changed."""
     verbs = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)
     failed: list[str] = []
     due = [change for change in changes if change.verb in verbs]
@@ -201,7 +201,9 @@ def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
         try:
             _carry_out_one(client, change)
         except (AccessDenied, Unavailable, Unreachable):
-            say(f"{number - 1:,} of {len(due):,} changes were made; apply again to make the rest.")
+            say(
+                f"{number - 1:,} of {len(due):,} changes were made. Run apply again to make the rest."
+            )
             raise
         except ClientError as error:
             failed.append(change.name)
@@ -237,14 +239,14 @@ def _sum_up(changes: Sequence[Change], failed: int, dry_run: bool) -> None:
 
     counts = (
         f"{count(Verb.CREATE)} to create, {count(Verb.UPDATE)} to change, "
-        f"{count(Verb.DELETE)} to delete, {count(Verb.KEEP, Verb.PASSED)} as they are"
+        f"{count(Verb.DELETE)} to delete, {count(Verb.KEEP, Verb.PASSED)} unchanged"
     )
     drifted = sum(change.drifted for change in changes)
     drift = f"; {drifted} drifted" if drifted else ""
     orphans = f"; {count(Verb.ORPHAN)} not in the file" if count(Verb.ORPHAN) else ""
     say(f"Plan: {counts}{drift}{orphans}.")
     if dry_run:
-        say("This was a dry run: nothing was changed.")
+        say("Dry run: nothing was changed.")
     elif failed:
         say(f"{failed} could not be applied.")
     elif count(Verb.CREATE, Verb.UPDATE, Verb.DELETE):

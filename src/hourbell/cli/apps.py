@@ -1,4 +1,4 @@
-"""Commands that are given an app of the library: `hourbell worker shop.tasks:app`."""
+"""Commands that take an app of the library: `hourbell worker shop.tasks:app`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourbell.settings import Settings
 
 
 def loaded_app(target: str) -> App:
-    """The app of a target with all its tasks; on an error the command ends with code 2."""
+    """The app that a target names, with all its tasks; on an error, exit with code 2."""
     try:
         app = load_app(target)
         import_tasks(app)
@@ -27,7 +27,7 @@ def loaded_app(target: str) -> App:
     except Exception:
         # The user's own error, with the user's own traceback.
         traceback.print_exc()
-        click.echo(f"hourbell: {target} cannot be imported; see above.", err=True)
+        click.echo(f"hourbell: cannot import {target}; see the traceback above.", err=True)
         sys.exit(2)
     return app
 
@@ -36,7 +36,7 @@ def loaded_app(target: str) -> App:
 async def worker_process(
     app: App, options: WorkerOptions, settings: Settings
 ) -> AsyncIterator[Running]:
-    """A worker of an app, on the database of the app."""
+    """Run a worker of an app on the app's database."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app)
         assert app._opened is not None
@@ -46,8 +46,8 @@ async def worker_process(
 def worker_greeting(app: App, options: WorkerOptions) -> str:
     queues = options.queues_of(app)
     lines = [
-        f"hourbell worker of app {app.name!r} is up: queues {', '.join(queues)}, "
-        f"{options.concurrency} at a time.",
+        f"Worker for app {app.name!r} is up: queues {', '.join(queues)}, "
+        f"concurrency {options.concurrency}.",
         *(f"  {name}" for name in sorted(app.tasks)),
     ]
     warning = unserved(app, queues)

@@ -25,10 +25,10 @@ from hourbell.store.function_set import connect
 from hourbell.store.queries import queries
 
 NAME = "hourbell-bench"  # of the app, the tenant and the queue
-LEAD_SECONDS = 2.0  # before jobs that fall due together, so that all of them are stored by then
-PACED = 100  # jobs at moments of their own,
-PACE_SECONDS = 0.02  # so far from each other
-MAX_SINGLE = 500  # jobs that are enqueued one by one
+LEAD_SECONDS = 2.0  # lead time before jobs that fall due together, so that all are stored by then
+PACED = 100  # jobs that fall due one after another,
+PACE_SECONDS = 0.02  # this far apart
+MAX_SINGLE = 500  # jobs that are enqueued one at a time
 DELETED_TOGETHER = 10_000
 CANCELLED_TOGETHER = 500
 MAX_CANCELLING = 500  # rounds
@@ -36,13 +36,13 @@ POLL_SECONDS = 0.05
 _Q = queries("bench")
 
 _EXPLANATION = """\
-Measured from this process, on this machine and with one worker in it, with tasks that do nothing, beside whatever else
-the database and the machine were doing. It shows what this installation does at present, not the most that Hourbell can do:
-several workers on several machines do more, tasks that do something take longer."""
+Measured from this process on this machine, with one worker and tasks that do nothing, alongside whatever else
+the database and the machine were doing. It shows what this installation does now, not the most that Hourbell can do:
+more workers on more machines do more, and tasks that do real work take longer."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """One measured figure."""
 
     what: str
     value: float
@@ -55,14 +55,14 @@ class Measure(msgspec.Struct, frozen=True):
     type=click.IntRange(100, 100_000),
     default=5_000,
     show_default=True,
-    help="Jobs that are enqueued together and drained.",
+    help="Number of jobs to enqueue together and drain.",
 )
 @click.option(
     "--timeout",
     type=click.IntRange(10, 3600),
     default=120,
     show_default=True,
-    help="Seconds after which it gives up.",
+    help="Give up after this many seconds.",
 )
 @click.option(
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -70,16 +70,16 @@ class Measure(msgspec.Struct, frozen=True):
 def bench_command(jobs: int, timeout: int, output: str) -> None:
     """Measure enqueueing, draining and lateness on the configured database.
 
-    It works in a tenant and a queue of its own, with a worker in this process, and deletes its jobs
-    at the end. The installation has to run. It gets real load: do not run it beside work that must
-    not be late.
+    The bench uses its own tenant and queue, with a worker in this process, and deletes its jobs
+    at the end. The installation must be running. The load is real: do not run the bench alongside
+    work that must not be late.
     """
     with errors_as_exits():
         try:
             measured = asyncio.run(_within(timeout, jobs))
         except NoDatabase:
             fail(
-                "No database to measure: start `hourbell up` on this machine, or set "
+                "No database to measure. Start `hourbell up` on this machine, or set "
                 "HOURBELL_DATABASE_URL.",
                 USAGE,
             )
@@ -103,8 +103,8 @@ async def _within(seconds: int, jobs: int) -> list[Measure]:
             return await _measure(jobs)
     except TimeoutError:
         raise WaitTimeout(
-            f"The bench has not ended within {seconds} s, and its jobs were cancelled. Give it fewer "
-            f"--jobs or a longer --timeout; `hourbell doctor` says whether something is stuck."
+            f"The bench did not finish within {seconds} s, and its jobs were cancelled. Use fewer "
+            f"--jobs or a longer --timeout; `hourbell doctor` shows whether something is stuck."
         ) from None
 
 
@@ -146,15 +146,15 @@ async def _measured(
     timed = await _when_ended(own, paced)
     drained_in = max((drained.last_end - at).total_seconds(), 0.001)
     return [
-        Measure("enqueue, one after the other", len(took) / sum(took), "jobs/s"),
-        Measure("enqueue, one: median", 1000 * _quantile(took, 0.5), "ms"),
-        Measure("enqueue, one: 99%", 1000 * _quantile(took, 0.99), "ms"),
+        Measure("enqueue, one at a time", len(took) / sum(took), "jobs/s"),
+        Measure("enqueue, single: median", 1000 * _quantile(took, 0.5), "ms"),
+        Measure("enqueue, single: 99%", 1000 * _quantile(took, 0.99), "ms"),
         Measure("enqueue to start: median", _quantile(starts.late_ms, 0.5), "ms"),
         Measure("enqueue to start: 99%", _quantile(starts.late_ms, 0.99), "ms"),
-        Measure(f"enqueue, {jobs:,} together", jobs / enqueued_in, "jobs/s"),
-        Measure(f"drain of {jobs:,} due together", jobs / drained_in, "jobs/s"),
-        Measure("lateness of timed jobs: median", _quantile(timed.late_ms, 0.5), "ms"),
-        Measure("lateness of timed jobs: 99%", _quantile(timed.late_ms, 0.99), "ms"),
+        Measure(f"enqueue, {jobs:,} in bulk", jobs / enqueued_in, "jobs/s"),
+        Measure(f"drain {jobs:,} due together", jobs / drained_in, "jobs/s"),
+        Measure("lateness of scheduled jobs: median", _quantile(timed.late_ms, 0.5), "ms"),
+        Measure("lateness of scheduled jobs: 99%", _quantile(timed.late_ms, 0.99), "ms"),
     ]
 
 
@@ -164,7 +164,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 async def _when_ended(own: AppConnections, jobs: Sequence[Job[None]]) -> _Ended:
-    """How late these jobs began, once all have ended; the caller has a timeout."""
+    """How late these jobs started, once all have ended; the caller sets a timeout."""
     numbers = [parse_job_id(job.id) for job in jobs]
     while True:
         row = await own.database.row(_Q["ended"], numbers)
@@ -176,19 +176,19 @@ async def _when_ended(own: AppConnections, jobs: Sequence[Job[None]]) -> _Ended:
 async def _require_leader(own: AppConnections) -> None:
     if not (await check_database(own.engine)).get("leader"):
         raise ConfigurationError(
-            "No scheduler leads on this database, so nothing would run. Start the installation that "
-            "is to be measured, with `hourbell up` or `hourbell scheduler`, and repeat."
+            "No scheduler is leading on this database, so nothing would run. Start the installation to "
+            "measure, with `hourbell up` or `hourbell scheduler`, and try again."
         )
 
 
 @asynccontextmanager
 async def _alone(own: AppConnections) -> AsyncIterator[None]:
-    """Within it no other bench runs on the database."""
+    """Holds off other benches on the same database."""
     connection = await connect(own.database.dsn)
     try:
         if not await connection.fetchval(_Q["try_lock"]):
             raise ConfigurationError(
-                "Another bench runs on this database. Wait until it has ended."
+                "Another bench is running on this database. Wait until it has finished."
             )
         yield
     finally:
@@ -196,13 +196,13 @@ async def _alone(own: AppConnections) -> AsyncIterator[None]:
 
 
 async def _clean_up(own: AppConnections) -> None:
-    """Delete all jobs of the bench, also those of one that was killed."""
+    """Delete all jobs of the bench, including those of one that was killed."""
     now = await own.engine.clock.now()
     tenant = await own.engine.tenant(NAME, now)
     for _ in range(MAX_CANCELLING):
         if not await own.database.value(_Q["cancel_live"], tenant, now, CANCELLED_TOGETHER):
             break
-        await asyncio.sleep(POLL_SECONDS)  # the worker stops those that run
+        await asyncio.sleep(POLL_SECONDS)  # the worker is stopping those that run
     later = now + timedelta(hours=1)
     while await own.database.value(_Q["delete_executions"], tenant, later, DELETED_TOGETHER):
         pass

@@ -1,4 +1,4 @@
-"""`hourbell completion`: the script that makes a shell complete commands and options."""
+"""`hourbell completion`: the script that lets a shell complete commands and options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROGRAM, _VARIABLE = "hourbell", "_HOURBELL_COMPLETE"
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print a completion script. For bash, put this into ~/.bashrc:
+    """Print a completion script. For bash, add this to ~/.bashrc:
 
     \b
         eval "$(hourbell completion bash)"

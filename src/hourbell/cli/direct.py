@@ -1,4 +1,4 @@
-"""Commands without a server: the API in this process, straight on the database.
+"""Commands without a server: the API runs in this process, directly on the database.
 
 The same client calls the same handlers, without a port in between.
 """
@@ -22,11 +22,11 @@ from hourbell.settings import Settings, from_environment
 
 Application = Callable[..., Awaitable[None]]
 
-_URL = "http://localhost"  # of requests; nothing listens there
+_URL = "http://localhost"  # the base URL of requests; nothing listens there
 
 
 class UnservedConnections(BlockingConnections):
-    """Carries out plans by calling an application, in an event loop that runs only during a call."""
+    """Carries out calls on an application, in an event loop that runs only during a call."""
 
     def __init__(self, application: Application, runner: asyncio.Runner, retries: int) -> None:
         super().__init__(Endpoint(url=_URL, api_key=None, retries=retries))
@@ -37,7 +37,7 @@ class UnservedConnections(BlockingConnections):
         return self._runner.run(_call(self._application, request))  # Ctrl-C cancels it
 
     def close(self) -> None:
-        """There are no connections."""
+        """There are no connections to close."""
 
 
 class DirectClient(SyncClient):
@@ -51,7 +51,7 @@ class DirectClient(SyncClient):
 def direct_client(env: Mapping[str, str], retries: int) -> Iterator[SyncClient]:
     """A client of the API in this process, on the configured database."""
     settings = from_environment(env)
-    configure_logs("error")  # of what is only a warning, the command itself tells
+    configure_logs("error")  # the command itself reports what is only a warning
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
@@ -70,7 +70,7 @@ async def _open(stack: AsyncExitStack, settings: Settings) -> Application:
 
 
 async def _call(application: Application, request: Request) -> Answer:
-    """The response of an ASGI application."""
+    """Call an ASGI application and return its response."""
     path, _, query = request.target.partition("?")
     headers = {"host": "localhost", **request.headers}
     if request.body is not None:

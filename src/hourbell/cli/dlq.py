@@ -45,7 +45,7 @@ _GROUP_COLUMNS = (
     Column("JOBS", right=True, optional=True),
     Column("TENANTS", shrinks_to=8, optional=True),
 )
-_NOTHING_CHOSEN = "Give ids of executions, a filter, or --all."
+_NOTHING_CHOSEN = "Give execution ids, a filter, or --all."
 
 
 @click.group("dlq")
@@ -57,10 +57,10 @@ def _filters(command: F) -> F:
     for option in (
         click.option("--to", "died_to", type=Instant(), help="Died before (RFC 3339)."),
         click.option("--from", "died_from", type=Instant(), help="Died at or after (RFC 3339)."),
-        click.option("--fingerprint", help="Of an error, as `hourbell dlq groups` shows it."),
-        click.option("--reason", help="Such as retries_exhausted."),
+        click.option("--fingerprint", help="Fingerprint of an error, from `hourbell dlq groups`."),
+        click.option("--reason", help="Why it died, such as retries_exhausted."),
         click.option("--tenant"),
-        click.option("--job", help="The id or the name of a job."),
+        click.option("--job", help="Id or name of a job."),
     ):
         command = option(command)
     return command
@@ -82,7 +82,7 @@ def _in_background(command: F) -> F:
     return click.option(
         "--background",
         is_flag=True,
-        help="By a filter: leave it to the server, and print the id of the operation.",
+        help="With a filter: run it on the server, and print the id of the operation.",
     )(command)
 
 
@@ -100,7 +100,7 @@ def list_command(session: Session, limit: int, everything: bool, **options: Any)
     """List dead letters, latest first."""
     letters = session.client.dead_letters.each(**_selected(session, options))
     found = limited(letters, limit, everything)
-    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such dead letters.")
+    print_list(session.as_json, found, _COLUMNS, _cells, "No dead letters found.")
 
 
 def _cells(letter: DeadLetter) -> Sequence[str]:
@@ -126,12 +126,12 @@ def groups_command(session: Session, **options: Any) -> None:
         return
     if not found.complete:
         say(
-            f"Looked at the newest {found.looked_at:,}, since {instant_text(found.looked_back_to)}."
+            f"Looked at the newest {found.looked_at:,}, back to {instant_text(found.looked_back_to)}."
         )
     if found.items:
         print_table(_GROUP_COLUMNS, map(_group_cells, found.items))
     else:
-        say("There are no such dead letters.")
+        say("No dead letters found.")
 
 
 def _group_cells(group: DeadLetterGroup) -> Sequence[str]:
@@ -176,10 +176,10 @@ def get_command(session: Session, execution_id: str) -> None:
 @dlq_command.command("replay")
 @click.argument("execution_ids", nargs=-1)
 @_filters
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @click.option("--rate", type=click.IntRange(1), help="Executions due per second. [all at once]")
 @_in_background
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @remote
 def replay_command(
     session: Session,
@@ -190,7 +190,7 @@ def replay_command(
     yes: bool,
     **options: Any,
 ) -> None:
-    """Make dead executions due again: those given, or those that a filter selects."""
+    """Make dead executions due again: the given ones, or all that match a filter."""
     if _is_by_id(execution_ids, everything, options, background):
         for execution_id in execution_ids:
             session.client.dead_letters.replay(execution_id)
@@ -211,8 +211,8 @@ def replay_command(
             break
         say(f"{replayed} replayed so far …")
         if rate is not None and part.last_run_at is not None:
-            # The rate counts from each call: the next ones follow when these have come due.
-            now = datetime.now(UTC)  # noqa: TID251 - as long as the user waits
+            # The rate counts from each call, so the next call waits until these have come due.
+            now = datetime.now(UTC)  # noqa: TID251 - how long the user waits
             time.sleep(max(0.0, (part.last_run_at - now).total_seconds()))
     _report(session, {"replayed": replayed, "left": left})
 
@@ -220,9 +220,9 @@ def replay_command(
 @dlq_command.command("purge")
 @click.argument("execution_ids", nargs=-1)
 @_filters
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @_in_background
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @remote
 def purge_command(
     session: Session,
@@ -232,7 +232,7 @@ def purge_command(
     yes: bool,
     **options: Any,
 ) -> None:
-    """Remove dead letters: those given, or those that a filter selects. Their history stays."""
+    """Remove dead letters: the given ones, or all that match a filter. Their history is kept."""
     if _is_by_id(execution_ids, everything, options, background):
         confirm(f"Remove {len(execution_ids)} dead letters?", yes)
         purged = sum(session.client.dead_letters.purge(one).purged for one in execution_ids)
@@ -260,7 +260,7 @@ def _is_by_id(
     if bool(ids) + filtered + everything != 1:
         raise click.UsageError(_NOTHING_CHOSEN)
     if ids and background:
-        raise click.UsageError("--background needs a filter, or --all.")
+        raise click.UsageError("--background needs a filter or --all.")
     return bool(ids)
 
 
@@ -274,5 +274,5 @@ def _report(session: Session, counts: dict[str, int]) -> None:
         print_json(counts)
         return
     if counts.get("left"):
-        say("Left: the job was deleted, or the same occurrence is live again.")
+        say("Not replayed: the job was deleted, or the same occurrence is live again.")
     print_fields((name.capitalize(), str(count)) for name, count in counts.items())

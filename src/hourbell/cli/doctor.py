@@ -41,10 +41,10 @@ _NOT_RUNNING = (
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 def doctor_command(output: str) -> None:
-    """Check the database, clock, time zones, schema, leader, workers and what is stuck.
+    """Check the database, clock, time zones, schema, leader and workers, and find what is stuck.
 
-    Works on the database of HOURBELL_DATABASE_URL, or of the local `hourbell up`. The exit code is
-    1 if a check failed.
+    Works on the database of HOURBELL_DATABASE_URL, or that of the local `hourbell up`. The exit
+    code is 1 if a check fails.
     """
     found = asyncio.run(_examine())
     if output == "json":
@@ -64,14 +64,14 @@ async def _examine() -> Sequence[Finding]:
     try:
         settings = from_environment(os.environ)
     except HourbellError as error:
-        return [Finding("settings", Level.FAILURE, error.message, "Correct the variables.")]
+        return [Finding("settings", Level.FAILURE, error.message, "Fix these variables.")]
     found = [Finding("settings", Level.OK, "valid")]
     dsn = settings.database_url or embedded_dsn(settings.data_dir)
     try:
         return [*found, *await _examine_database(dsn, settings)]
     except NO_DATABASE as error:
         if settings.database_url is None:
-            what = f"the PostgreSQL of {settings.data_dir} is not running"
+            what = f"the PostgreSQL server of {settings.data_dir} is not running"
             found.append(Finding("database", Level.FAILURE, what, _NOT_RUNNING))
         else:
             what, _, advice = database_problem(error).partition(". ")
@@ -79,19 +79,19 @@ async def _examine() -> Sequence[Finding]:
     except HourbellError as error:
         found.append(Finding("database", Level.FAILURE, error.message))
     except (TimeoutError, asyncpg.PostgresError) as error:
-        what = f"the database cannot be examined: {error or type(error).__name__}"
-        found.append(Finding("database", Level.FAILURE, what, "Look at the log of PostgreSQL."))
+        what = f"the database cannot be checked: {error or type(error).__name__}"
+        found.append(Finding("database", Level.FAILURE, what, "See the PostgreSQL log."))
     return found
 
 
 async def _examine_database(dsn: str, settings: Settings) -> Sequence[Finding]:
     if not await is_migrated(dsn):
         what = "the database lacks tables or functions of this version"
-        return [Finding("schema", Level.FAILURE, what, "Run `hourbell migrate` of this version.")]
+        return [Finding("schema", Level.FAILURE, what, "Run `hourbell migrate` with this version.")]
     async with open_engine(dsn, settings) as engine:
         drift = await DatabaseClock(engine.database).drift_seconds()
         state = await examine(engine, drift)
-    return [Finding("schema", Level.OK, "every migration is applied"), *findings(state)]
+    return [Finding("schema", Level.OK, "all migrations are applied"), *findings(state)]
 
 
 def _print(found: Sequence[Finding]) -> None:
@@ -108,7 +108,7 @@ def _print(found: Sequence[Finding]) -> None:
 
 
 def _wrapped(text: str, indent: int) -> Sequence[str]:
-    """The lines of a text beside an indent; one line if it does not go to a terminal."""
+    """The lines of a text next to an indent; a single line unless stdout is a terminal."""
     if not sys.stdout.isatty():
         return [text]
     return textwrap.wrap(text, max(terminal_width() - indent, 30))

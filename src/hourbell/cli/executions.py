@@ -32,8 +32,8 @@ from hourbell.client import Attempt, Execution
 from hourbell.model.executions import ExecutionStatus
 
 POLL_SECONDS = 1.0
-MAX_FOLLOWED = 1_000  # the newest executions, which `tail` looks at
-_STATUS_WIDTH = len("QUEUED(tenant_concurrency)")  # no other status with its reason is longer
+MAX_FOLLOWED = 1_000  # the newest executions, which `tail` follows
+_STATUS_WIDTH = len("QUEUED(tenant_concurrency)")  # the longest status with a reason
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,12 +71,12 @@ def executions_command() -> None:
 def _filters(command: F) -> F:
     statuses = click.Choice([status.value for status in ExecutionStatus], case_sensitive=False)
     for option in (
-        click.option("--label", help="A label of the job: name:value"),
+        click.option("--label", help="Label of the job, as name:value."),
         click.option("--queue"),
         click.option("--reason", help="Why it ended, such as retries_exhausted."),
         click.option("--status", "statuses", type=statuses, multiple=True, help="Repeatable."),
         click.option("--tenant"),
-        click.option("--job", help="The id or the name of a job."),
+        click.option("--job", help="Id or name of a job."),
     ):
         command = option(command)
     return command
@@ -113,7 +113,7 @@ def list_command(
         **_selected(session, options), created_from=created_from, created_to=created_to
     )
     found = limited(executions, limit, everything)
-    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such executions.")
+    print_list(session.as_json, found, _COLUMNS, _cells, "No executions found.")
 
 
 def _cells(execution: Execution) -> Sequence[str]:
@@ -129,13 +129,13 @@ def _cells(execution: Execution) -> Sequence[str]:
 
 
 def status_text(execution: Execution) -> str:
-    """The status, with the reason of an end that is not the usual one, or of the wait."""
+    """The status, with the reason if it ended unusually or is waiting."""
     reason = execution.reason or _waiting_for(execution)
     return execution.status if reason is None else f"{execution.status}({reason})"
 
 
 def _waiting_for(execution: Execution) -> str | None:
-    """What it waits for, unless its status says that already."""
+    """What it is waiting for, unless its status already says so."""
     code = execution.waiting_for
     return None if code in ("not_due", "retrying") else code
 
@@ -177,7 +177,7 @@ def _print_execution(session: Session, execution: Execution) -> None:
 
 
 def attempt_cells(attempt: Attempt) -> Sequence[str]:
-    """A row about one attempt."""
+    """The table row of one attempt."""
     took = None
     if attempt.finished_at is not None:
         took = round((attempt.finished_at - attempt.started_at).total_seconds() * 1000)
@@ -197,7 +197,7 @@ def attempt_cells(attempt: Attempt) -> Sequence[str]:
 @click.argument("execution_id")
 @remote
 def explain_command(session: Session, execution_id: str) -> None:
-    """Say what an execution waits for."""
+    """Show what an execution is waiting for."""
     print_explanation(session, session.client.executions.explain(execution_id))
 
 
@@ -205,7 +205,7 @@ def explain_command(session: Session, execution_id: str) -> None:
 @click.argument("execution_ids", nargs=-1, required=True)
 @remote
 def cancel_command(session: Session, execution_ids: tuple[str, ...]) -> None:
-    """Cancel executions. One that runs is stopped by its worker."""
+    """Cancel executions. A running one is stopped by its worker."""
     _on_each(session, execution_ids, session.client.executions.cancel, "cancel")
 
 
@@ -224,7 +224,7 @@ def _on_each(
     for execution_id in ids:
         changed.append(act(execution_id))
         if not session.as_json:
-            say(f"{execution_id}: {verb} requested; it is {changed[-1].status}.")
+            say(f"{execution_id}: {verb} requested; the execution is {changed[-1].status}.")
             click.echo(execution_id)
     if session.as_json:
         print_json(changed)
@@ -234,9 +234,9 @@ def _on_each(
 @_filters
 @remote
 def tail_command(session: Session, **options: Any) -> None:
-    """Follow the newest 1,000 executions: a line when one is created or its status changes.
+    """Follow the newest 1,000 executions: print a line when one is created or changes status.
 
-    With --output json, one JSON object per line. Ctrl-C ends it.
+    With --output json, prints one JSON object per line. Press Ctrl-C to stop.
     """
     selected = _selected(session, options)
     wanted = set(selected.pop("status") or ())
@@ -244,8 +244,8 @@ def tail_command(session: Session, **options: Any) -> None:
         wanted |= {"RETRYING", "DEAD"}
     seen: OrderedDict[str, str] = OrderedDict()
     for _ in _news(session, selected, seen):
-        pass  # what there is already is not news
-    say("Following executions; Ctrl-C ends it.")
+        pass  # existing executions are not news
+    say("Following executions; press Ctrl-C to stop.")
     while True:
         time.sleep(POLL_SECONDS)
         news = [one for one in _news(session, selected, seen) if not wanted or one.status in wanted]
@@ -260,7 +260,7 @@ def tail_command(session: Session, **options: Any) -> None:
 def _news(
     session: Session, selected: dict[str, Any], seen: OrderedDict[str, str]
 ) -> Iterator[Execution]:
-    """Executions that are new, or have another status or attempt than when last seen."""
+    """Executions that are new, or whose status or attempt has changed since they were last seen."""
     for number, execution in enumerate(session.client.executions.each(**selected, page_size=500)):
         if number == MAX_FOLLOWED:
             break
@@ -274,7 +274,7 @@ def _news(
 
 
 def _print_followed(execution: Execution) -> None:
-    # Each line is printed when it is known, so that columns have a fixed width.
+    # Lines are printed one at a time, so the columns have fixed widths.
     row = (
         execution.execution_id,
         f"{status_text(execution):{_STATUS_WIDTH}}",

@@ -1,10 +1,10 @@
-"""Documents in files: YAML, JSON, or JSON by lines.
+"""Documents in files: YAML, JSON, or JSON lines.
 
-JSON is tried first, because the YAML parser refuses tabs as indentation, which JSON allows.
+JSON is tried first, because the YAML parser rejects tabs as indentation, which JSON allows.
 
-The YAML loader makes only plain values, and reads words as YAML 1.2 does: `on`, `no`, `12:30` and
-`2026-01-01` are texts. In YAML 1.1 they are true, false, 750 and a date, so that a notification
-without `on` and a job with another schedule would result.
+The YAML loader produces only plain values and resolves words as YAML 1.2 does: `on`, `no`, `12:30`
+and `2026-01-01` are strings. In YAML 1.1 they are true, false, 750 and a date: a notification
+would lose its `on`, and a job would get another schedule.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _Loader(yaml.SafeLoader):
-    """Words of YAML 1.2, texts and numbers as keys, and no key twice."""
+    """YAML 1.2 words, strings and numbers as keys, and no duplicate keys."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """The value; two escapes that are a surrogate pair are one character, as in JSON."""
+        """The value; two escapes that form a surrogate pair become one character, as in JSON."""
         value = super().construct_scalar(node)
         if isinstance(value, str) and _SURROGATE.search(value):
             try:
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None,
                     None,
-                    "a key is an object or a list; a value that begins with { must be quoted, as "
+                    "a key is an object or a list; quote a value that begins with {, as "
                     'in "{{secret:name}}"',
                     key_node.start_mark,
                 )
@@ -103,22 +103,22 @@ def read_text(file: str) -> str:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise ConfigurationError(f"{shown(file)} has more than {MAX_FILE_BYTES} bytes.")
+            raise ConfigurationError(f"{shown(file)} is larger than {MAX_FILE_BYTES} bytes.")
         return content.decode("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{file} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(f"Cannot read {file}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{shown(file)} is not UTF-8: {error.reason}.") from error
 
 
 def check_owner(owner: object) -> None:
-    """Raise ConfigurationError if no jobs can have this owner."""
+    """Raise ConfigurationError if this is not a valid owner."""
     if not isinstance(owner, str) or not LABEL.fullmatch(owner):
-        raise ConfigurationError(f"The owner {owner!a} must be {LABEL_IS}.")
+        raise ConfigurationError(f"The owner {owner!a} is not valid. It must be {LABEL_IS}.")
 
 
 def with_type(document: Any) -> Any:
-    """The document of a job with its type, which follows from its schedule."""
+    """The document of a job with its type added, which follows from its schedule."""
     schedule = document.get("schedule") if isinstance(document, dict) else None
     if not isinstance(document, dict) or "type" in document:
         return document
@@ -127,11 +127,11 @@ def with_type(document: Any) -> Any:
 
 
 def shown(file: str) -> str:
-    return "The standard input" if file == "-" else file
+    return "Standard input" if file == "-" else file
 
 
 def _json_values(text: str) -> list[Any]:
-    """The value of a JSON file, or the values if it has one per line. Raises ValueError."""
+    """The value of a JSON file, or one value per line. Raises ValueError."""
     try:
         return [_json_value(text)]
     except json.JSONDecodeError as error:
@@ -164,7 +164,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _problem(error: Exception) -> str:
@@ -177,7 +177,7 @@ def _problem(error: Exception) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either version of YAML would not read as a text, and indents lists."""
+    """Quotes what either YAML version would not read as a string, and indents lists."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -191,6 +191,6 @@ for _tag, _pattern, _first in (
 
 
 def yaml_text(value: object) -> str:
-    """The YAML of a plain value."""
+    """A plain value as YAML."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text

@@ -1,4 +1,4 @@
-"""`hourbell forecast`: draw the coming load, over the API."""
+"""`hourbell forecast`: chart the coming load, over the API."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hourbell.client import Forecast
 from hourbell.timing.errors import UnknownZone
 from hourbell.timing.zones import load_zone
 
-MAX_ROWS = 25  # 24 hours, the first of which has begun
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes of one row
+MAX_ROWS = 25  # 24 hours plus the current one
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes per row
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FULL = "█"
 _WIDTH_IN_A_PIPE = 80
 
-Row = tuple[datetime, int]  # when it begins, and the executions that are due in it
+Row = tuple[datetime, int]  # when it begins, and how many executions are due in it
 
 
 @click.command("forecast")
 @click.option("--hours", type=click.IntRange(1, 168), default=24, show_default=True)
-@click.option("--tenant", help="Of one tenant only.")
+@click.option("--tenant", help="Only this tenant.")
 @click.option("--timezone", default="UTC", show_default=True, help="IANA time zone name.")
 @remote
 def forecast_command(session: Session, hours: int, tenant: str | None, timezone: str) -> None:
-    """Draw how many executions are due in the coming hours."""
+    """Chart how many executions are due in the coming hours."""
     try:
         zone = load_zone(timezone)
     except UnknownZone as error:
@@ -49,10 +49,10 @@ def forecast_command(session: Session, hours: int, tenant: str | None, timezone:
     say(f"{total:,} executions; the busiest minute is {at} with {busiest.executions:,}.")
     if forecast.estimated:
         say(
-            "Some schedules have too many jobs to count, or cannot be computed: this is an estimate."
+            "This is an estimate: some schedules have too many jobs to count, or cannot be computed."
         )
     if forecast.complete_until < forecast.ends_at:
-        say(f"It is complete until {instant_text(forecast.complete_until.astimezone(zone))}.")
+        say(f"Complete until {instant_text(forecast.complete_until.astimezone(zone))}.")
 
 
 def _blocks() -> bool:
@@ -61,7 +61,7 @@ def _blocks() -> bool:
 
 
 def chart_lines(forecast: Forecast, zone: tzinfo, width: int, blocks: bool) -> Iterator[str]:
-    """One line for each span of time."""
+    """One line per time span."""
     rows, step = _rows(forecast)
     most = max(count for _, count in rows)
     numbers = len(f"{most:,}")
@@ -77,7 +77,7 @@ def _rows(forecast: Forecast) -> tuple[Sequence[Row], int]:
     begins = forecast.begins_at.replace(second=0, microsecond=0)
     minutes = (forecast.ends_at - begins) / timedelta(minutes=1)
     step = next((step for step in _STEPS if minutes / step <= MAX_ROWS), _STEPS[-1])
-    # Whole steps of the day, so that a row begins at a round time.
+    # Multiples of the step within the day, so that rows begin at round times.
     begins -= timedelta(minutes=(begins.hour * 60 + begins.minute) % step)
     rows: dict[int, int] = {}
     for minute in forecast.minutes:
@@ -97,7 +97,7 @@ def _span(minutes: int) -> str:
 
 
 def _bar(length: float, blocks: bool) -> str:
-    """A bar; anything above 0 is seen."""
+    """A bar; any value above 0 is visible."""
     if not blocks:
         return "#" * max(round(length), 1 if length else 0)
     eighths = max(round(length * 8), 1 if length else 0)

@@ -14,18 +14,18 @@ from hourbell.client import Group
 
 @click.group("groups")
 def groups_command() -> None:
-    """Send one callback when many executions have ended."""
+    """Manage groups: one callback when many executions have ended."""
 
 
 @groups_command.command("create")
 @click.argument("name")
-@click.option("--url", required=True, help="Where the callback is sent.")
+@click.option("--url", required=True, help="URL to send the callback to.")
 @click.option("--tenant", help="Tenant of the group and its members.")
 @remote
 def create_command(session: Session, name: str, url: str, tenant: str | None) -> None:
-    """Create an open group without members."""
+    """Create an open group with no members."""
     group = session.client.groups.create(name, url, tenant_id=tenant)
-    say(f"Created the group {group.name}. Add members to it, and close it.")
+    say(f"Created group {group.name}. Add its members, then close it.")
     _print_changed(session, group)
 
 
@@ -40,14 +40,14 @@ def add_command(session: Session, group_id: str, ids: Sequence[str]) -> None:
         given = sys.stdin.read().split()
     wrong = [one for one in given if not one.startswith(("job_", "exe_"))]
     if wrong or not given:
-        what = f"{wrong[0]} is neither." if wrong else "There is none."
-        fail(f"Members are given by the ids of jobs (job_…) or executions (exe_…). {what}", USAGE)
+        what = f"{wrong[0]} is neither." if wrong else "None was given."
+        fail(f"Give the members as job ids (job_…) or execution ids (exe_…). {what}", USAGE)
     group = session.client.groups.add(
         group_id,
         job_ids=[one for one in given if one.startswith("job_")],
         execution_ids=[one for one in given if one.startswith("exe_")],
     )
-    say(f"The group {group.name} has {group.members} members.")
+    say(f"Group {group.name} has {group.members} members.")
     _print_changed(session, group)
 
 
@@ -57,7 +57,7 @@ def add_command(session: Session, group_id: str, ids: Sequence[str]) -> None:
 def close_command(session: Session, group_id: str) -> None:
     """Close a group: its callback is sent when all members have ended."""
     group = session.client.groups.close(group_id)
-    say(f"Closed the group {group.name} with {group.members} members.")
+    say(f"Closed group {group.name} with {group.members} members.")
     _print_changed(session, group)
 
 

@@ -1,4 +1,4 @@
-"""`hourbell import`: jobs of other schedulers as a file for `hourbell apply`. Calls no server."""
+"""`hourbell import`: turn jobs of other schedulers into a file for `hourbell apply`. Calls no server."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ owner_option = click.option(
 def import_command() -> None:
     """Turn jobs of other schedulers into a file for `hourbell apply`.
 
-    The file goes to stdout. What could not be carried over is in its comments. Nothing that is read
-    is executed, and no server is called.
+    Writes the file to stdout, with comments on whatever could not be carried over. Input is never
+    executed, and no server is called.
     """
 
 
 @import_command.command("crontab")
 @click.argument("file")
 @click.option("--timezone", default="UTC", show_default=True, help="Time zone of the machine.")
-@click.option("--system", is_flag=True, help="With a column for the user, as /etc/crontab.")
+@click.option("--system", is_flag=True, help="Expect a user column, as in /etc/crontab.")
 @owner_option
 def crontab_command(file: str, timezone: str, system: bool, owner: str) -> None:
-    """Read a crontab; - is stdin, as in `crontab -l | hourbell import crontab -`."""
+    """Import a crontab; - reads stdin, as in `crontab -l | hourbell import crontab -`."""
     _check_zone(timezone)
     _convert(file, owner, lambda: read_crontab(read_text(file), timezone, system))
 
 
 @import_command.command("celery")
 @click.argument("file")
-@click.option("--timezone", help="Time zone of the app; by default what the file sets.")
+@click.option("--timezone", help="Time zone of the app. [default: set by the file]")
 @owner_option
 def celery_command(file: str, timezone: str | None, owner: str) -> None:
-    """Read the `beat_schedule` of a Python file. It is parsed, not executed."""
+    """Import the `beat_schedule` of a Python file. It is parsed, not executed."""
     if timezone is not None:
         _check_zone(timezone)
     _convert(file, owner, lambda: read_beat_schedule(read_text(file), timezone))
@@ -72,7 +72,7 @@ def celery_command(file: str, timezone: str | None, owner: str) -> None:
 @click.argument("file")
 @owner_option
 def k8s_command(file: str, owner: str) -> None:
-    """Read CronJobs, as in `kubectl get cronjobs -o yaml | hourbell import k8s -`."""
+    """Import CronJobs, as in `kubectl get cronjobs -o yaml | hourbell import k8s -`."""
     _convert(file, owner, lambda: read_cron_jobs(read_documents(file)))
 
 
@@ -80,7 +80,7 @@ def k8s_command(file: str, owner: str) -> None:
 @click.argument("file")
 @owner_option
 def eventbridge_command(file: str, owner: str) -> None:
-    """Read EventBridge schedules and rules, as JSON of the AWS command line."""
+    """Import EventBridge schedules and rules, from JSON printed by the AWS CLI."""
     _convert(file, owner, lambda: read_schedules(read_documents(file)))
 
 
@@ -98,24 +98,24 @@ def _convert(file: str, owner: str, read: Callable[[], Import]) -> None:
         try:
             found = read()
         except NotReadable as error:
-            fail(f"{shown(file)} cannot be imported: {error}.", USAGE)
+            fail(f"Cannot import {shown(file)}: {error}.", USAGE)
     jobs = [_checked(job, now) for job in found.jobs]
     click.echo("\n".join(_lines(file, owner, msgspec.structs.replace(found, jobs=jobs))))
     usable = sum(job.is_usable for job in jobs)
     notes = sum(len(job.notes) for job in jobs) + len(found.notes)
     if not jobs:
-        hint = f" Read {counted(notes, 'note')} in the output." if notes else ""
-        say(f"{shown(file)} contains no jobs that can be carried over.{hint}")
+        hint = f" See the {counted(notes, 'note')} in the output." if notes else ""
+        say(f"{shown(file)} contains no jobs that can be imported.{hint}")
         return
     say(
-        f"{usable} of {counted(len(jobs), 'job')} carried over, with {counted(notes, 'note')}. Check "
-        f"them, then try:"
+        f"Imported {usable} of {counted(len(jobs), 'job')}, with {counted(notes, 'note')}. Check the "
+        f"file, then try:"
     )
     say("  hourbell apply -f FILE --dry-run")
 
 
 def _checked(job: Imported, now: datetime) -> Imported:
-    """The job; not usable if Hourbell would refuse it."""
+    """The job; marked unusable if Hourbell would reject it."""
     if not job.is_usable:
         return job
     try:
@@ -149,7 +149,7 @@ def _document_lines(document: dict[str, Any]) -> Iterable[str]:
 
 
 def _comment(note: str, indent: str) -> Iterator[str]:
-    """A note as lines of a comment."""
+    """A note as comment lines."""
     line = ""
     for word in plain(note).split():
         if line and len(indent) + len(line) + len(word) > _WIDTH:

@@ -54,7 +54,7 @@ from hourbell.model.policies import Priority
 PRIORITIES = [priority.name for priority in Priority]
 STATUSES = [status.value for status in JobStatus]
 TYPES = [kind.value for kind in JobType]
-CHUNK = 2_000  # jobs of one request, so that progress is seen
+CHUNK = 2_000  # jobs per request, so that progress is visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +73,7 @@ _COLUMNS = (
 def jobs_command() -> None:
     """Create, list, change, run and explain jobs.
 
-    JOB is the id of a job, or its name if no other job has it.
+    JOB is the id of a job, or its name if no other job has the same name.
     """
 
 
@@ -85,22 +85,24 @@ def _definition_options(command: F) -> F:
             click.option(
                 "--at",
                 type=InstantOrWall(),
-                help="Once, at an instant (RFC 3339), or without an offset at a time of --timezone.",
+                help="Once: at an instant (RFC 3339), or without an offset at a time in --timezone.",
             ),
-            click.option("--delay", type=int, help="Once, after so many seconds."),
-            click.option("--timezone", help="IANA time zone name of the schedule."),
-            click.option("--url", help="Call this URL."),
+            click.option("--delay", type=int, help="Once: after this many seconds."),
+            click.option("--timezone", help="Time zone of the schedule, an IANA name."),
+            click.option("--url", help="URL to call."),
             click.option("--method", help="HTTP method. [POST]"),
             click.option("--header", "headers", multiple=True, help="'Name: value'; repeatable."),
-            click.option("--body", help="JSON, or a text."),
-            click.option("--task", help="Run this task, instead of calling a URL."),
-            click.option("--payload", help="Of the task: JSON, or a text."),
+            click.option("--body", help="Request body: JSON or text."),
+            click.option("--task", help="Task to run, instead of calling a URL."),
+            click.option("--payload", help="Payload of the task: JSON or text."),
             click.option("--tenant", help="Tenant of the job."),
             click.option("--queue", help="Queue of the job."),
             click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False)),
-            click.option("--max-retries", type=int, help="How often a failed run is retried."),
-            click.option("--timeout", type=int, help="Seconds of one attempt."),
-            click.option("--unique-key", help="At most one job that has not ended has this key."),
+            click.option("--max-retries", type=int, help="How many times to retry a failed run."),
+            click.option("--timeout", type=int, help="Timeout of one attempt, in seconds."),
+            click.option(
+                "--unique-key", help="Allow only one job with this key that has not ended."
+            ),
             click.option("--label", "labels", multiple=True, help="name:value; repeatable."),
         )
     ):
@@ -111,11 +113,11 @@ def _definition_options(command: F) -> F:
 @jobs_command.command("create")
 @click.argument("name", required=False)
 @click.option(
-    "--file", "-f", help="A file with one or many jobs: YAML, JSON or NDJSON; - is stdin."
+    "--file", "-f", help="File with one or more jobs: YAML, JSON or NDJSON; - reads stdin."
 )
 @click.option(
     "--idempotency-key",
-    help="Repeat the command with the same key, and nothing is created twice.",
+    help="Makes it safe to repeat the command: nothing is created twice under the same key.",
 )
 @_definition_options
 @remote
@@ -126,12 +128,12 @@ def create_command(
     idempotency_key: str | None,
     **options: Any,
 ) -> None:
-    """Create the job NAME from options, or all jobs of a file. Prints their ids."""
+    """Create the job NAME from options, or all jobs in a file. Prints their ids."""
     given = sorted(key for key, value in options.items() if value not in (None, ()))
     if file is None:
         _create_one(session, _job_of(name, options), idempotency_key)
     elif name is not None or given:
-        raise click.UsageError("Give a name and options, or --file, not both.")
+        raise click.UsageError("Give either a name and options, or --file.")
     else:
         _create_from(session, file, idempotency_key)
 
@@ -147,14 +149,14 @@ def _create_one(session: Session, new: NewJob, key: str | None) -> None:
     if session.as_json:
         print_json(job)
         return
-    when = f"; it runs at {instant_text(job.next_run_at)}" if job.next_run_at else ""
+    when = f"; it will run at {instant_text(job.next_run_at)}" if job.next_run_at else ""
     say(f"Created {job.name}{when}.")
     click.echo(job.job_id)
 
 
 def _how_to_repeat(key: str | None) -> str:
     if key is None:
-        return "Look with `hourbell jobs list` before you repeat the command."
+        return "Check with `hourbell jobs list` before you repeat the command."
     return "Repeat the command with the same --idempotency-key."
 
 
@@ -193,7 +195,7 @@ def _name_of(job: object) -> str:
 
 
 def _jobs_in(file: str) -> Sequence[Any]:
-    """The jobs of a file: one, a list, `jobs:` with a list, or several documents."""
+    """The jobs in a file: one, a list, `jobs:` with a list, or several documents."""
     jobs: list[Any] = []
     for document in read_documents(file):
         if isinstance(document, dict) and isinstance(document.get("jobs"), list):
@@ -207,12 +209,12 @@ def _jobs_in(file: str) -> Sequence[Any]:
 
 def _job_of(name: str | None, options: Mapping[str, Any]) -> NewJob:
     if name is None:
-        raise click.UsageError("Give the name of the job, or --file.")
+        raise click.UsageError("Give the name of the job or --file.")
     schedules = ("rule", "every", "at", "delay")
     if sum(options[key] is not None for key in schedules) != 1:
-        raise click.UsageError("Give one of --cron, --every, --at and --delay.")
+        raise click.UsageError("Give exactly one of --cron, --every, --at and --delay.")
     if (options["url"] is None) == (options["task"] is None):
-        raise click.UsageError("Give one of --url and --task.")
+        raise click.UsageError("Give exactly one of --url and --task.")
     schedule = Schedule(
         cron=options["rule"],
         every_seconds=options["every"],
@@ -263,7 +265,7 @@ def _split(text: str, sign: str, option: str) -> tuple[str, str]:
 
 
 def json_or_text(value: str | None) -> Any:
-    """The JSON value of a text; the text itself if it is not JSON."""
+    """The value if the text is JSON; otherwise the text itself."""
     if value is None:
         return None
     try:
@@ -292,7 +294,7 @@ def list_command(
     limit: int,
     everything: bool,
 ) -> None:
-    """List jobs, newest first. Deleted ones only with --status CANCELLED."""
+    """List jobs, newest first. Deleted jobs are listed only with --status CANCELLED."""
     jobs = session.client.jobs.each(
         tenant_id=tenant,
         status=status,
@@ -302,7 +304,7 @@ def list_command(
         label=label,
     )
     found = limited(jobs, limit, everything)
-    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such jobs.")
+    print_list(session.as_json, found, _COLUMNS, _cells, "No jobs found.")
 
 
 def _cells(job: Job) -> Sequence[str]:
@@ -318,7 +320,7 @@ def _cells(job: Job) -> Sequence[str]:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """A schedule for people."""
+    """A human-readable schedule."""
     zone = f" {schedule.timezone}" if schedule.timezone not in (None, "UTC") else ""
     if schedule.cron is not None:
         return schedule.cron + zone
@@ -344,7 +346,7 @@ def _pause_text(pause: PauseDetails | None) -> str | None:
 
 
 def print_job(session: Session, job: Job) -> None:
-    """One job, with all that there is to know."""
+    """Print all that is known about one job."""
     if session.as_json:
         print_json(job)
         return
@@ -415,13 +417,13 @@ def _retries_text(policy: RetryPolicy) -> str:
 @click.option(
     "--set", "changes", multiple=True, help="path=value, such as schedule.cron='0 3 * * *'."
 )
-@click.option("--file", "-f", help="A file with a merge patch: YAML or JSON; - is stdin.")
-@click.option("--if-version", type=int, help="Only if the job has this version.")
+@click.option("--file", "-f", help="File with a merge patch: YAML or JSON; - reads stdin.")
+@click.option("--if-version", type=int, help="Change the job only if it has this version.")
 @remote
 def update_command(
     session: Session, job: str, changes: tuple[str, ...], file: str | None, if_version: int | None
 ) -> None:
-    """Change a job: given fields change, null resets a field to its default."""
+    """Change a job: only the given fields change; null resets a field to its default."""
     patch: dict[str, Any] = {}
     if file is not None:
         documents = read_documents(file)
@@ -441,7 +443,7 @@ def _set(patch: dict[str, Any], path: str, value: str) -> None:
     for key in outer:
         patch = patch.setdefault(key, {})
         if not isinstance(patch, dict):
-            raise click.UsageError(f"--set {path}: {key} has a value already.")
+            raise click.UsageError(f"--set {path}: {key} already has a value.")
     patch[last] = json_or_text(value)
 
 
@@ -450,12 +452,12 @@ def _selection_options(command: F) -> F:
         click.option(
             "--background",
             is_flag=True,
-            help="Of selected jobs: leave it to the server, and print the id of the operation.",
+            help="With a selection: run it on the server, and print the id of the operation.",
         ),
-        click.option("--all", "everything", is_flag=True, help="All jobs, of any tenant."),
+        click.option("--all", "everything", is_flag=True, help="All jobs of all tenants."),
         click.option("--label", help="All jobs with this label: name:value."),
-        click.option("--queue", help="All jobs of a queue."),
-        click.option("--tenant", help="All jobs of a tenant."),
+        click.option("--queue", help="All jobs in this queue."),
+        click.option("--tenant", help="All jobs of this tenant."),
     ):
         command = option(command)
     return command
@@ -465,7 +467,7 @@ def _selection_options(command: F) -> F:
 @click.argument("jobs", nargs=-1)
 @_selection_options
 @click.option("--reason", help="Shown by explain and in the audit trail.")
-@click.option("--until", type=Instant(), help="Resume them then (RFC 3339).")
+@click.option("--until", type=Instant(), help="Resume the jobs at this time (RFC 3339).")
 @remote
 def pause_command(
     session: Session,
@@ -474,9 +476,9 @@ def pause_command(
     until: datetime | None,
     **options: Any,
 ) -> None:
-    """Pause jobs: no further run starts until they are resumed.
+    """Pause jobs: no further runs start until they are resumed.
 
-    Name JOBS, or select them: --tenant, --queue and --label can be combined.
+    Name the JOBS, or select them: --tenant, --queue and --label can be combined.
     """
     selected = _selection(jobs, options)
     if selected is None:
@@ -504,9 +506,9 @@ def pause_command(
 def resume_command(
     session: Session, jobs: tuple[str, ...], reason: str | None, **options: Any
 ) -> None:
-    """Resume paused jobs, from now on.
+    """Resume paused jobs. Runs missed while they were paused are not made up.
 
-    Name JOBS, or select them: --tenant, --queue, --label and --reason can be combined.
+    Name the JOBS, or select them: --tenant, --queue, --label and --reason can be combined.
     """
     selected = _selection(jobs, options | {"everything": options["everything"] or bool(reason)})
     if selected is None:
@@ -524,7 +526,7 @@ def resume_command(
 
 
 def _selection(jobs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The filter of a bulk change; None: the jobs are named."""
+    """The filter of a bulk change; None if the jobs are named."""
     chosen = {
         name: options[name] for name in ("tenant", "queue", "label") if options[name] is not None
     }
@@ -541,11 +543,11 @@ def _selection(jobs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, A
     return chosen
 
 
-_Step = tuple[int, int, str | None]  # changed, left, and the token to continue with
+_Step = tuple[int, int, str | None]  # changed, not changed, and the token to continue with
 
 
 def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) -> None:
-    """Change jobs a thousand at a time, and say how far it is."""
+    """Change jobs a thousand at a time, and report progress."""
     changed, left, token = step(None)
     while token is not None:
         show_count(f"Jobs {done}", changed, is_over=False)
@@ -558,7 +560,7 @@ def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) ->
         say(f"{changed:,} jobs were {done}.")
     if left:
         say(
-            f"{left:,} jobs were left as they are: they are queued or running, or another request "
+            f"{left:,} jobs were not changed: they are queued or running, or another request "
             f"was changing them."
         )
         raise SystemExit(REFUSED)
@@ -567,12 +569,12 @@ def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) ->
 @jobs_command.command("delete")
 @click.argument("jobs", nargs=-1, required=True)
 @click.option("--cancel-running", is_flag=True, help="Cancel running executions.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @remote
 def delete_command(
     session: Session, jobs: tuple[str, ...], cancel_running: bool, yes: bool
 ) -> None:
-    """Delete jobs. Running executions finish, unless --cancel-running is given."""
+    """Delete jobs. Running executions finish unless --cancel-running is given."""
     count = "this job" if len(jobs) == 1 else f"these {len(jobs)} jobs"
     confirm(f"Delete {count}?", yes)
 
@@ -584,7 +586,9 @@ def delete_command(
 
 def _on_each(session: Session, jobs: Sequence[str], act: Callable[[str], Job], done: str) -> None:
     changed = []
-    job_ids = [job_id_of(session.client, job) for job in jobs]  # a wrong name changes nothing
+    job_ids = [
+        job_id_of(session.client, job) for job in jobs
+    ]  # so that a wrong name changes nothing
     try:
         for job_id in job_ids:
             changed.append(act(job_id))
@@ -598,8 +602,8 @@ def _on_each(session: Session, jobs: Sequence[str], act: Callable[[str], Job], d
 
 @jobs_command.command("run")
 @click.argument("job")
-@click.option("--body", help="Of a webhook, for this run only: JSON, or a text.")
-@click.option("--payload", help="Of a task, for this run only: JSON, or a text.")
+@click.option("--body", help="Request body for this run only, of a webhook: JSON or text.")
+@click.option("--payload", help="Payload for this run only, of a task: JSON or text.")
 @remote
 def run_command(session: Session, job: str, body: str | None, payload: str | None) -> None:
     """Run a job now. Prints the id of the execution."""
@@ -618,20 +622,20 @@ def run_command(session: Session, job: str, body: str | None, payload: str | Non
 @click.argument("job")
 @remote
 def explain_command(session: Session, job: str) -> None:
-    """Say what a job waits for."""
+    """Show what a job is waiting for."""
     job_id = job_id_of(session.client, job)
     print_explanation(session, session.client.jobs.explain(job_id))
 
 
 def print_explanation(session: Session, explanation: Explanation) -> None:
-    """What a job or an execution waits for."""
+    """Print what a job or an execution is waiting for."""
     if session.as_json:
         print_json(explanation)
         return
     blocker, holder, last = explanation.blocked_by, explanation.holder, explanation.last_due
     print_fields(
         (
-            ("Waits for", explanation.code),
+            ("Waiting for", explanation.code),
             ("Why", explanation.message),
             ("Since", instant_text(explanation.since)),
             ("Until", instant_text(explanation.until)),
@@ -668,7 +672,7 @@ def next_command(session: Session, job: str, count: int) -> None:
     for warning in runs.warnings:
         say(f"Warning: {warning.path}: {warning.message}")
     if not runs.items:
-        say("No run is planned: the job is paused or has ended.")
+        say("No run is scheduled: the job is paused or has ended.")
         return
     rows = (
         (_utc(run.scheduled_for), instant_text(run.scheduled_for), run.note or "")

@@ -1,6 +1,6 @@
 """`hourbell keys`: create, list and revoke API keys.
 
-Directly in the database, which needs no API key; over the API if a server is chosen.
+Works directly in the database, which needs no API key, or over the API if a server is chosen.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def keys_command() -> None:
     """Create, list and revoke API keys.
 
     Works directly in the database. If a server is chosen, by --profile, HOURBELL_URL or a default
-    profile, the keys of that server are managed, which needs an admin key.
+    profile, the command manages the keys of that server, which requires an admin key.
     """
 
 
 @keys_command.command("create")
 @click.option("--role", type=click.Choice([role.value for role in KeyRole]), required=True)
-@click.option("--name", required=True, help="Its owner or purpose; shown in the audit trail.")
+@click.option("--name", required=True, help="Owner or purpose; shown in the audit trail.")
 @click.option("--tenant", help="Restrict the key to this tenant. [all]")
 @profile_option
 def create_command(role: str, name: str, tenant: str | None, profile: str | None) -> None:
-    """Create an API key and print it, alone on its line. It is shown only once."""
+    """Create an API key and print it on a line of its own. It is shown only once."""
     if not _is_remote(profile):
         key_id, key = _create_in_database(role, name, tenant)
     else:
@@ -84,7 +84,7 @@ def revoke_command(key_id: str, profile: str | None) -> None:
     else:
         with open_client(profile) as client:
             client.keys.revoke(key_id)
-    click.echo(f"{key_id} is revoked.")
+    click.echo(f"Revoked {key_id}.")
 
 
 def _is_remote(profile: str | None) -> bool:
@@ -104,7 +104,7 @@ def _cells(key: Key) -> Sequence[str]:
     )
 
 
-# The engine is imported where it is needed: a command that calls a server needs none.
+# The engine is imported only where it is needed: a command that calls a server does not need it.
 
 
 def _create_in_database(role: str, name: str, tenant: str | None) -> tuple[str, str]:
@@ -122,7 +122,7 @@ def _create_in_database(role: str, name: str, tenant: str | None) -> tuple[str, 
         is_first = await is_keyless(engine)
         made = await create_key(engine, new, Write(actor=_BY_CLI))
         if is_first:
-            # After this, all nodes require a key, before the new one is shown.
+            # From here on all nodes require a key; only then is the new key shown.
             await asyncio.sleep(KEYLESS_SECONDS)
         assert made.key is not None
         created.append((key_text(made.made.key_id), made.key))

@@ -1,7 +1,7 @@
 """The command `hourbell`: parse, call one operation, render.
 
-Each command has its own module, which is imported when the command is called, so that `hourbell
-next` does not have to load a web server.
+Each command has its own module, imported when the command is called, so that `hourbell next`
+does not load a web server.
 """
 
 import errno
@@ -16,35 +16,35 @@ from click.shell_completion import CompletionItem
 
 from hourbell import __version__
 
-# Each with its module and one line of help, so that the list of commands loads none of them.
+# Each command with its module and its line of help, so that listing the commands imports none.
 COMMANDS = {
     "api": ("hourbell.cli.roles:api_command", "Serve the API."),
-    "apply": ("hourbell.cli.apply:apply_command", "Make jobs what a file says."),
+    "apply": ("hourbell.cli.apply:apply_command", "Make jobs match a file."),
     "bench": ("hourbell.cli.bench:bench_command", "Measure this installation."),
     "calendars": ("hourbell.cli.calendars:calendars_command", "Set dates that schedules exclude."),
     "completion": ("hourbell.cli.completion:completion_command", "Print a completion script."),
     "dlq": ("hourbell.cli.dlq:dlq_command", "List, replay and purge dead letters."),
-    "doctor": ("hourbell.cli.doctor:doctor_command", "Check a cell, and say what to do."),
+    "doctor": ("hourbell.cli.doctor:doctor_command", "Check a cell and suggest fixes."),
     "executions": (
         "hourbell.cli.executions:executions_command",
         "List, show, cancel, retry and follow executions.",
     ),
-    "forecast": ("hourbell.cli.forecast:forecast_command", "Draw the coming load."),
-    "groups": ("hourbell.cli.groups:groups_command", "One callback for many executions."),
-    "import": ("hourbell.cli.imports:import_command", "Read jobs of other schedulers."),
+    "forecast": ("hourbell.cli.forecast:forecast_command", "Chart the coming load."),
+    "groups": ("hourbell.cli.groups:groups_command", "Call back when many executions have ended."),
+    "import": ("hourbell.cli.imports:import_command", "Import jobs from other schedulers."),
     "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),
     "migrate": ("hourbell.cli.migrate:migrate_command", "Upgrade the database to this version."),
-    "next": ("hourbell.cli.next:next_command", "Show when a rule would run."),
+    "next": ("hourbell.cli.next:next_command", "Preview the runs of a cron rule."),
     "operations": (
         "hourbell.cli.operations:operations_command",
         "Follow and stop bulk operations.",
     ),
-    "queues": ("hourbell.cli.tenants:queues_command", "List queues, and set their limits."),
+    "queues": ("hourbell.cli.tenants:queues_command", "List queues and set their limits."),
     "scheduler": ("hourbell.cli.roles:scheduler_command", "Run the scheduler."),
     "secrets": ("hourbell.cli.secrets:secrets_command", "Set, list and delete secrets."),
-    "tenants": ("hourbell.cli.tenants:tenants_command", "List tenants, and set their limits."),
-    "top": ("hourbell.cli.top:top_command", "Show what runs, waits and needs attention."),
+    "tenants": ("hourbell.cli.tenants:tenants_command", "List tenants and set their limits."),
+    "top": ("hourbell.cli.top:top_command", "Show what is running, waiting or in trouble."),
     "up": ("hourbell.cli.up:up_command", "Run everything in one process."),
     "worker": ("hourbell.cli.roles:worker_command", "Run executions."),
 }
@@ -69,8 +69,8 @@ class _CommandsOnDemand(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # structlog and Litestar import these if they are installed, for what Hourbell does not use: half of what a role
-        # imports. A program of a user that is loaded into this process may use them.
+        # structlog and Litestar import these if they are installed, for features that Hourbell does not use: half of what
+        # a role imports. A user's program that is loaded into this process may use them.
         if args[0] not in _MAY_LOAD_AN_APP or args[1:] == []:
             for name in ("rich", "pydantic"):
                 sys.modules.setdefault(name, None)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ class _CommandsOnDemand(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        gc.disable()  # nothing of what is imported now is garbage
+        gc.disable()  # nothing imported now is garbage
         try:
             command: click.Command = getattr(importlib.import_module(module), name)
         finally:

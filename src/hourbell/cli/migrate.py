@@ -20,7 +20,7 @@ from hourbell.store.migrations import grant_enqueue, migrate
     "--grant-enqueue-to",
     "role",
     metavar="ROLE",
-    help="Then allow a database role to enqueue and cancel jobs by SQL, and nothing else.",
+    help="Also allow this database role to enqueue and cancel jobs in SQL, and nothing else.",
 )
 def migrate_command(role: str | None) -> None:
     """Upgrade the database of HOURBELL_DATABASE_URL to this version. Safe to repeat."""
@@ -31,7 +31,9 @@ def migrate_command(role: str | None) -> None:
         sys.exit(2)
     click.echo("The database is up to date.")
     if role is not None:
-        click.echo(f"Role {role} may call hourbell.enqueue, hourbell.try_enqueue, hourbell.cancel.")
+        click.echo(
+            f"Role {role} may call hourbell.enqueue, hourbell.try_enqueue and hourbell.cancel."
+        )
 
 
 async def _migrate(dsn: str, role: str | None) -> None:

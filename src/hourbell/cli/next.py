@@ -1,4 +1,4 @@
-"""`hourbell next`: show when a rule would run. Needs no server and no job."""
+"""`hourbell next`: preview the runs of a rule. Needs no server and no job."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ class _JobId(click.ParamType[int]):
 
 
 def _now() -> datetime:
-    # At a terminal "now" means the local clock, and no scheduling decision depends on it.
+    # At a terminal "now" is the local clock, and no scheduling decision depends on it.
     return datetime.now(UTC)  # noqa: TID251
 
 
@@ -42,7 +42,10 @@ def _now() -> datetime:
 @click.argument("rule")
 @click.option("--timezone", default="UTC", show_default=True, help="IANA time zone name.")
 @click.option(
-    "--from", "from_", type=Instant(), help="RFC 3339, such as 2027-03-13T12:00:00Z. [now]"
+    "--from",
+    "from_",
+    type=Instant(),
+    help="Start time in RFC 3339, such as 2027-03-13T12:00:00Z. [now]",
 )
 @click.option("--count", type=click.IntRange(1, MAX_COUNT), default=5, show_default=True)
 @click.option(
@@ -50,20 +53,20 @@ def _now() -> datetime:
     type=click.Choice(["run_after", "skip"]),
     default="run_after",
     show_default=True,
-    help="A fixed time in a DST gap: run after the gap, or skip it.",
+    help="For a fixed time in a DST gap: run after the gap, or skip it.",
 )
 @click.option(
     "--dst-overlap",
     type=click.Choice(["once", "twice"]),
     default="once",
     show_default=True,
-    help="A fixed time that occurs twice: run once, at the first, or twice.",
+    help="For a fixed time that occurs twice: run once, the first time, or both times.",
 )
 @click.option(
     "--job",
     "job_id",
     type=_JobId(),
-    help="The id of the job whose values replace H. [default: an example]",
+    help="Id of the job whose values replace H. [default: an example]",
 )
 @click.option(
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -85,7 +88,7 @@ def next_command(
     except TimingError as error:
         raise click.UsageError(str(error)) from None
     if resolved != rule and job_id is None:
-        click.echo(f"H depends on the job; in this example the rule is {resolved}", err=True)
+        click.echo(f"H depends on the job; with an example id the rule is {resolved}", err=True)
     caution = caution_about(rule)
     if caution is not None:
         click.echo(f"Warning: {caution}", err=True)

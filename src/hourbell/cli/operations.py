@@ -35,17 +35,17 @@ _COLUMNS = (
 
 @click.group("operations")
 def operations_command() -> None:
-    """Follow and stop bulk operations: pauses, resumes, replays and purges by a filter."""
+    """Follow and stop bulk operations: pause, resume, replay and purge by a filter."""
 
 
 @operations_command.command("list")
-@click.option("--tenant", help="Operations that concern this tenant alone.")
+@click.option("--tenant", help="Only operations on this tenant alone.")
 @limit_options
 @remote
 def list_command(session: Session, tenant: str | None, limit: int, everything: bool) -> None:
     """List bulk operations, newest first."""
     found = limited(session.client.operations.each(tenant_id=tenant), limit, everything)
-    print_list(session.as_json, found, _COLUMNS, _cells, "There are no such operations.")
+    print_list(session.as_json, found, _COLUMNS, _cells, "No operations found.")
 
 
 def _cells(operation: Operation) -> Sequence[str]:
@@ -75,7 +75,7 @@ def _filter_text(chosen: Mapping[str, Any]) -> str:
 @click.argument("operation_id")
 @remote
 def get_command(session: Session, operation_id: str) -> None:
-    """Show a bulk operation and how far it is."""
+    """Show a bulk operation and its progress."""
     _print_operation(session, session.client.operations.get(operation_id))
 
 
@@ -83,10 +83,10 @@ def get_command(session: Session, operation_id: str) -> None:
 @click.argument("operation_id")
 @remote
 def stop_command(session: Session, operation_id: str) -> None:
-    """Stop a bulk operation after its current batch; what was done stays."""
+    """Stop a bulk operation after its current batch; finished batches are not undone."""
     operation = session.client.operations.stop(operation_id)
     if operation.state != "STOPPED":
-        say(f"It had already ended: {operation.state}.")
+        say(f"The operation had already ended: {operation.state}.")
     _print_operation(session, operation)
 
 
@@ -126,7 +126,7 @@ def start_operation(
     until: datetime | None = None,
     rate: int | None = None,
 ) -> None:
-    """Leave an act to the leader, and print the id of the operation."""
+    """Start a bulk operation on the server, and print its id."""
     given = {name: value for name, value in chosen.items() if value is not None}
     operation = session.client.operations.create(
         act, given, reason=reason, until=until, rate_per_second=rate
@@ -134,5 +134,5 @@ def start_operation(
     if session.as_json:
         print_json(operation)
         return
-    say(f"Started. See `hourbell operations get {operation.operation_id}`.")
+    say(f"Started. Follow it with `hourbell operations get {operation.operation_id}`.")
     click.echo(operation.operation_id)

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for machines. Data on stdout, talk on stderr.
+"""What commands print: tables for people, JSON for machines. Data goes to stdout, messages to stderr.
 
-Texts that come from a server may contain anything. `plain` makes them safe for a terminal, and every
-table and field goes through it.
+Text from a server may contain anything. `plain` makes it safe for a terminal; every table and
+field goes through it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLORS = {
     "FAILED": "red",
     "DEAD": "red",
     "CANCELLED": "bright_black",
-    "ok": "green",  # of a check
+    "ok": "green",  # a passed check
     "warning": "yellow",
     "failure": "red",
 }
@@ -43,13 +43,13 @@ class Column(msgspec.Struct, frozen=True):
     """A column of a table."""
 
     title: str
-    shrinks_to: int | None = None  # shortened to this, if the terminal is too narrow
-    optional: bool = False  # left out, the last one first, if that does not help
-    right: bool = False  # numbers
+    shrinks_to: int | None = None  # minimum width, if the terminal is too narrow
+    optional: bool = False  # dropped, last one first, if shrinking is not enough
+    right: bool = False  # right-aligned, for numbers
 
 
 def say(text: str) -> None:
-    """Tell the user something that is not data."""
+    """Print a message to the user that is not data."""
     click.echo(text, err=True)
 
 
@@ -59,29 +59,29 @@ def counted(number: int, noun: str) -> str:
 
 
 def show_progress(label: str, done: int, total: int) -> None:
-    """How far long work is, on one line; only on a terminal."""
+    """Show progress on one line; only on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r{label}: {done:,} of {total:,}", nl=done >= total, err=True)
 
 
 def show_count(label: str, done: int, is_over: bool) -> None:
-    """How far long work is, if it is not known how much there is; only on a terminal."""
+    """Show progress when the total is unknown; only on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r{label}: {done:,}", nl=is_over, err=True)
 
 
 def print_json(value: object) -> None:
-    """A value for machines."""
+    """Print a value for machines."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_json_line(value: object) -> None:
-    """One value of a stream, on one line."""
+    """Print one value of a stream, on one line."""
     click.echo(msgspec.json.encode(value).decode())
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """A table for people; as wide as its contents unless it goes to a terminal."""
+    """Print a table for people, as wide as its contents unless it goes to a terminal."""
     width = terminal_width() if sys.stdout.isatty() else None
     click.echo("\n".join(table_lines(columns, list(rows), width, uses_color())))
 
@@ -93,7 +93,7 @@ def print_list(
     cells: Callable[[T], Sequence[str]],
     empty: str,
 ) -> None:
-    """A list: JSON for machines; for people a table, or the sentence `empty`."""
+    """Print a list: JSON for machines; for people a table, or the sentence `empty`."""
     if as_json:
         print_json(items)
     elif not items:
@@ -103,7 +103,7 @@ def print_list(
 
 
 def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:
-    """The fields of one thing, each on its line; those without a value are left out."""
+    """Print the fields of one thing, one per line; fields without a value are left out."""
     given = [(name, value) for name, value in fields if value]
     width = max(len(name) for name, _ in given) + GAP
     for name, value in given:
@@ -115,14 +115,14 @@ def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:
 
 
 def uses_color() -> bool:
-    """Whether stdout is a terminal that shows colours, and the user has not refused them."""
+    """Whether stdout is a terminal that shows colours, and the user has not disabled them."""
     return (
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
 
 
 def paint(text: str, word: str, color: bool) -> str:
-    """A text in the colour of this word, if it has one."""
+    """A text in the colour of `word`, if that word has one."""
     if not color or word not in _COLORS:
         return text
     return click.style(text, fg=_COLORS[word])
@@ -136,7 +136,7 @@ def terminal_width() -> int:
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, color: bool
 ) -> list[str]:
-    """The lines of a table that is at most `width` wide, if that is possible."""
+    """The lines of a table, at most `width` wide if possible."""
     cells = [[column.title for column in columns], *([plain(cell) for cell in row] for row in rows)]
     widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
     kept = range(len(columns)) if width is None else _fit(columns, widths, width)
@@ -151,7 +151,7 @@ def table_lines(
 
 
 def _fit(columns: Sequence[Column], widths: list[int], width: int) -> Sequence[int]:
-    """The columns that are shown; makes `widths` smaller where that is allowed."""
+    """The columns to show; shrinks `widths` where allowed."""
     kept = list(range(len(columns)))
     spare = [
         0 if column.shrinks_to is None else max(0, width - column.shrinks_to)
@@ -179,7 +179,7 @@ def _cell(text: str, width: int, right: bool, color: bool) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text that is at most `width` wide, with … for what is missing."""
+    """A text at most `width` wide, with … in place of the rest."""
     if display_width(text) <= width:
         return text
     kept, used = "", 1
@@ -192,7 +192,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """How many terminal columns a text takes."""
     if text.isascii():
         return len(text)
     return sum(
@@ -202,7 +202,7 @@ def display_width(text: str) -> int:
 
 
 def plain(text: str) -> str:
-    """The text without anything that a terminal would obey."""
+    """The text without anything a terminal would interpret."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
@@ -213,7 +213,7 @@ def _escaped(letter: str) -> str:
 
 
 def instant_text(instant: datetime | None) -> str:
-    """An instant for people, in its own offset; empty if there is none."""
+    """An instant for people, in its own offset; empty if None."""
     if instant is None:
         return ""
     zone = "Z" if instant.utcoffset() == UTC.utcoffset(None) else f"{instant:%z}"
@@ -221,7 +221,7 @@ def instant_text(instant: datetime | None) -> str:
 
 
 def milliseconds_text(milliseconds: int | None) -> str:
-    """A duration for people; empty if there is none."""
+    """A duration for people; empty if None."""
     if milliseconds is None:
         return ""
     seconds = milliseconds / 1000

@@ -1,4 +1,4 @@
-"""Kinds of parameters that several commands have."""
+"""Parameter types shared by several commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hourbell.model.instants import InvalidInstant, parse_instant, parse_instant
 
 
 class Instant(click.ParamType[datetime]):
-    """An instant, after RFC 3339."""
+    """An instant in RFC 3339."""
 
     name = "instant"
     _parse = staticmethod(parse_instant)

@@ -1,4 +1,4 @@
-"""Shared code of the commands: settings, logs and errors; for servers also signals and shutdown."""
+"""Shared by commands: settings, logs and errors; for servers also signals and shutdown."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def run_process(
 ) -> None:
     """Run the composed parts until a signal, then drain; a second signal exits immediately.
 
-    A signal while they start stops the start.
-    `control` is a pipe of a supervisor that takes the place of signals.
+    A signal during startup aborts the startup.
+    `control` is a pipe from a supervisor, used instead of signals.
     """
-    gc.disable()  # while it starts, almost nothing is garbage; see tune_garbage_collector
+    gc.disable()  # during startup almost nothing is garbage; see tune_garbage_collector
     try:
         settings = from_environment(os.environ)
         logs = configure_logs(settings.log_level)
@@ -81,8 +81,8 @@ async def _run(
             _on_stops(control, partial(_stop_now, settings), lambda: None)
     flush_traces()
     click.echo("Stopped.")
-    # Python would wait for threads and tasks of handlers that cannot be stopped. Their executions
-    # are recorded as interrupted, and run again elsewhere.
+    # Python would wait for handler threads and tasks that cannot be stopped. Their executions are
+    # recorded as interrupted and run again elsewhere.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -94,7 +94,7 @@ async def _started(
     settings: Settings,
     control: int | None,
 ) -> Running | None:
-    """Enter the parts; None: a stop was requested meanwhile. The next one exits immediately."""
+    """Enter the parts; None if a stop was requested meanwhile. A second request exits immediately."""
     starting = asyncio.current_task()
     assert starting is not None
     stopping = False
@@ -108,7 +108,7 @@ async def _started(
     _on_stops(control, stop, stop)
     try:
         running = await stack.enter_async_context(parts)
-        await asyncio.sleep(0)  # takes a cancellation that was too late for the start
+        await asyncio.sleep(0)  # delivers a cancellation that came too late for the startup
     except asyncio.CancelledError:
         if not stopping:
             raise
@@ -132,13 +132,13 @@ def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
         asyncio.run(run(from_environment(os.environ)))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(3 if isinstance(error, NotFound) else 2)  # as over the API
+        sys.exit(3 if isinstance(error, NotFound) else 2)  # the same codes as over the API
 
 
 def _on_stops(
     control: int | None, act: Callable[[], None], supervisor_died: Callable[[], None]
 ) -> None:
-    """Act when a stop is requested: by a signal, or by a supervisor through its pipe."""
+    """Call back when a stop is requested: by a signal, or by a supervisor through its pipe."""
     loop = asyncio.get_running_loop()
     if control is None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,13 +154,13 @@ def _on_stops(
 
     loop.remove_reader(control)
     loop.add_reader(control, read)
-    # A process manager may have sent these to the supervisor too, which then says so.
+    # A process manager may have sent these to the supervisor too, which then reports them.
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: None)
 
 
 def _stop_now(settings: Settings) -> None:
-    """Exit now, whatever is running. Only the embedded server, a separate process, is stopped."""
+    """Exit immediately, whatever is running. Only the embedded server, a separate process, is stopped."""
     try:
         if settings.database_url is None:
             stop_at_once(settings.data_dir)
@@ -172,12 +172,12 @@ def _stop_now(settings: Settings) -> None:
 def database_problem(
     error: Exception, otherwise: str = "unset it to use the embedded PostgreSQL"
 ) -> str:
-    # The underlying error; the text that StoreUnavailable adds is about writes.
+    # The underlying error; StoreUnavailable adds a text about writes.
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     reason = str(cause).rstrip(".") or type(cause).__name__
     if isinstance(cause, ConnectionRefusedError):
         reason = "the connection was refused"  # without the addresses that were tried
     return (
-        f"The database of HOURBELL_DATABASE_URL cannot be used: {reason}. Fix the setting or the "
+        f"Cannot use the database of HOURBELL_DATABASE_URL: {reason}. Fix the setting or the "
         f"database, or {otherwise}."
     )

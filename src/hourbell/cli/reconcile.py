@@ -1,8 +1,7 @@
-"""What `hourbell apply` would do: compares the jobs of a file with those of a server. No I/O.
+"""Plans `hourbell apply`: compares the jobs in a file with those on a server. No I/O.
 
-A job that was applied has two labels: the owner, by which it is found, and a digest of the
-definition that was applied. With the digest, a change of the file and a change by other means
-(drift) are told apart.
+An applied job has two labels: its owner, by which it is found, and a digest of the applied
+definition. The digest tells a change of the file from a change made elsewhere (drift).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OWNER_LABEL = "hourbell.owner"
 DIGEST_LABEL = "hourbell.applied"
 _DIGEST_CHARACTERS = 16
 _ANY_JOB = 0  # the id of the job is not known yet
-MAX_SHOWN = 60  # characters of a value in a plan
+MAX_SHOWN = 60  # characters of a value shown in a plan
 
 FieldChange = tuple[str, str, str]  # path, before, after
 
@@ -36,17 +35,17 @@ class Verb(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
-    KEEP = "keep"  # as it is
-    ORPHAN = "orphan"  # not in the file; kept without --prune
+    KEEP = "keep"  # unchanged
+    ORPHAN = "orphan"  # not in the file; kept unless --prune is given
     PASSED = "passed"  # a one-time job whose time has passed
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of the file."""
+    """A job in the file."""
 
     name: str
-    document: Mapping[str, Any]  # what is sent
-    job: NewJob  # with all defaults, credentials masked
+    document: Mapping[str, Any]  # what is sent to the server
+    job: NewJob  # with all defaults, and credentials masked
     has_tenant: bool
     has_hidden: bool  # has credentials, which cannot be compared
     digest: str
@@ -65,13 +64,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidJobs(Exception):
-    """The file is not valid; the message has every problem of every job."""
+    """The file is not valid; the message lists every problem of every job."""
 
 
 def read_wanted(
     documents: Sequence[Any], owner: str, now: datetime, queues: Mapping[str, Queue]
 ) -> list[Wanted]:
-    """The jobs of a file; raises InvalidJobs with every problem."""
+    """The jobs in a file; raises InvalidJobs with every problem."""
     problems: list[str] = []
     wanted: list[Wanted] = []
     seen: set[tuple[object, object]] = set()
@@ -102,14 +101,14 @@ def _read_one(document: Any, owner: str, now: datetime, queues: Mapping[str, Que
     if not isinstance(document, dict):
         raise ValueError("must be an object with the fields of a job")
     if "unique_key" in document:
-        raise ValueError("unique_key: is not allowed here; the name of the job is unique")
+        raise ValueError("unique_key: not allowed here, because job names are already unique")
     schedule = document.get("schedule")
     if isinstance(schedule, dict) and "delay_seconds" in schedule:
-        raise ValueError("schedule.delay_seconds: would run again with each apply; give `at`")
+        raise ValueError("schedule.delay_seconds: would run again on every apply; use `at` instead")
     document = with_type(document)
     parsed = parse_new_job(document, now, _ANY_JOB)
     if "/" in parsed.name:
-        raise ValueError("name: must not contain /, because it is a part of a URL")
+        raise ValueError("name: must not contain /, because the name is part of a URL")
     literal = definition(parsed)
     shown = without_credentials(definition(parsed))
     job = _with_queue_defaults(msgspec.convert(shown, NewJob), document, queues)
@@ -141,7 +140,7 @@ def _with_queue_defaults(
 
 
 def digest_of(job: NewJob) -> str:
-    """A digest of a definition, without the labels of `apply`."""
+    """A digest of a definition, without the labels that `apply` adds."""
     fields = {name: getattr(job, name) for name in NewJob.__struct_fields__ if name != "tenant_id"}
     plain = NewJob(**{**fields, "labels": _own_labels(job)})
     encoded = msgspec.json.encode(plain, order="deterministic")
@@ -160,9 +159,9 @@ def plan(
     prune: bool,
     default_tenant: str | None,
 ) -> list[Change]:
-    """What has to happen so that the server has what the file says.
+    """The changes that make the server match the file.
 
-    `default_tenant` is the tenant of jobs that name none; None: `current` has one tenant only.
+    `default_tenant` is the tenant of jobs that name none; None if `current` has only one tenant.
     """
     left = list(current)
     changes = []
@@ -179,7 +178,7 @@ def plan(
 
 
 def adopt(one: Wanted, job: Job) -> Change:
-    """The job of this name belongs to no file yet."""
+    """The change that adopts a job of this name that has no owner yet."""
     return Change(
         verb=Verb.UPDATE,
         name=one.name,
@@ -191,7 +190,7 @@ def adopt(one: Wanted, job: Job) -> Change:
 
 
 def _find(one: Wanted, jobs: Sequence[Job], default_tenant: str | None) -> Job | None:
-    """The job of this name and tenant; one that has not ended comes first."""
+    """The job with this name and tenant; one that has not ended is preferred."""
     tenant = one.job.tenant_id if one.has_tenant else default_tenant
     same = [job for job in jobs if job.name == one.name and tenant in (None, job.tenant_id)]
     return min(same, key=lambda job: job.status == "COMPLETED", default=None)
@@ -211,7 +210,9 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
             note = "is paused"
         return Change(verb=verb, name=one.name, job_id=found.job_id, wanted=one, note=note)
     if found.status == "COMPLETED":
-        return Change(verb=Verb.CREATE, name=one.name, wanted=one, note="the former one has ended")
+        return Change(
+            verb=Verb.CREATE, name=one.name, wanted=one, note="the previous one has ended"
+        )
     applied = (found.labels or {}).get(DIGEST_LABEL)
     return Change(
         verb=Verb.UPDATE,

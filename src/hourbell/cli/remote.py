@@ -1,11 +1,11 @@
-"""Shared code of the commands that call a server: options, the client, errors, exit codes.
+"""Shared by commands that call a server: options, the client, errors, exit codes.
 
 0    done
-1    the server refused the request, or a check failed
+1    the server rejected the request, or a check failed
 2    the command or its configuration is wrong; nothing was sent
 3    not found
-4    no API key, an unknown one, or one that does not allow this
-5    contradicts the current state
+4    the API key is missing, unknown, or does not allow this
+5    conflicts with the current state
 6    the server cannot be reached or is unavailable, or another program answers in its place
 130  interrupted
 """
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 REFUSED, USAGE, NOT_FOUND, DENIED, CONFLICT, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
-_RETRIES = 3  # fewer than in a program: a user waits for the answer
+_RETRIES = 3  # fewer than in a program: a user is waiting for the answer
 _MAX_NAMESAKES = 10
 _EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
     (NotFound, NOT_FOUND),
@@ -60,21 +60,21 @@ _EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What a command works with."""
+    """The context of a command: its client and its output format."""
 
     client: SyncClient
     as_json: bool
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the command with an error."""
+    """Exit with an error message."""
     say(f"hourbell: {plain(message)}")
     sys.exit(code)
 
 
 @contextmanager
 def errors_as_exits(server: Server | None = None) -> Iterator[None]:
-    """Report errors in a sentence, and end with their exit code."""
+    """Report errors as a message, and exit with their code."""
     try:
         yield
     except HourbellError as error:
@@ -90,7 +90,7 @@ def _what_to_do(error: ClientError, server: Server | None) -> str:
     if isinstance(error, Unreachable) and server is not None and not server.is_named:
         return " Start a server with `hourbell up`, or choose one with HOURBELL_URL or --profile."
     if isinstance(error, Unreachable):
-        return " Check that the server runs there, and that the URL is right."
+        return " Check that the server is running and that the URL is correct."
     if error.code == "unauthenticated":
         return " Set HOURBELL_API_KEY, or choose a profile with --profile."
     return ""
@@ -108,7 +108,7 @@ def _complete_profile(
 
 profile_option = click.option(
     "--profile",
-    help="A profile of ~/.config/hourbell/config.toml.",
+    help="Profile from ~/.config/hourbell/config.toml.",
     shell_complete=_complete_profile,
 )
 
@@ -127,7 +127,7 @@ def remote(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def open_client(profile: str | None) -> Iterator[SyncClient]:
-    """A client of the chosen server; errors end the command."""
+    """A client of the chosen server; errors exit the command."""
     with errors_as_exits():
         server = choose_server(os.environ, profile)
     with errors_as_exits(server), _client_of(server) as client:
@@ -136,7 +136,7 @@ def open_client(profile: str | None) -> Iterator[SyncClient]:
 
 def _client_of(server: Server) -> AbstractContextManager[SyncClient]:
     if server.is_direct:
-        # Here, because a command that calls a server needs no engine.
+        # Imported here, because a command that calls a server does not need the engine.
         from hourbell.cli.direct import direct_client
 
         return direct_client(os.environ, _RETRIES)
@@ -145,7 +145,7 @@ def _client_of(server: Server) -> AbstractContextManager[SyncClient]:
 
 def limit_options(command: Callable[P, T]) -> Callable[P, T]:
     """The options `--limit` and `--all` of a list."""
-    everything = click.option("--all", "everything", is_flag=True, help="Without a limit.")
+    everything = click.option("--all", "everything", is_flag=True, help="No limit.")
     limit = click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
     return limit(everything(command))
 
@@ -161,9 +161,9 @@ def limited(items: Iterable[T], limit: int, everything: bool) -> list[T]:
 
 
 def job_id_of(client: SyncClient, job: str) -> str:
-    """The id of a job that is given by its id or its name.
+    """The id of a job given by its id or its name.
 
-    A name is that of the job that was put under it, or else of the only job that has it.
+    A name refers to the job that was put under it, or otherwise to the only job with that name.
     """
     with suppress(UnknownId):
         parse_job_id(job)
@@ -185,10 +185,10 @@ def job_id_of(client: SyncClient, job: str) -> str:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that cannot be undone; `--yes` answers."""
+    """Ask before an action that cannot be undone; `--yes` skips the question."""
     if yes:
         return
     if not sys.stdin.isatty():
-        fail(f"{question} Give --yes to do it without being asked.", USAGE)
+        fail(f"{question} Pass --yes to skip this question.", USAGE)
     if not click.confirm(question, err=True):
         fail("Nothing was changed.", REFUSED)

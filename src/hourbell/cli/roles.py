@@ -42,12 +42,14 @@ def scheduler_command() -> None:
     type=click.FloatRange(0, 86_400),
     default=25.0,
     show_default=True,
-    help="Seconds for running tasks to end.",
+    help="Seconds to let running tasks finish on shutdown.",
 )
 @click.option(
-    "--lease", type=click.IntRange(1, 3600), help="Seconds. [default: HOURBELL_LEASE_SECONDS]"
+    "--lease",
+    type=click.IntRange(1, 3600),
+    help="Lease in seconds. [default: HOURBELL_LEASE_SECONDS]",
 )
-@click.option("--name", help="Shown with the executions. [default: host and process]")
+@click.option("--name", help="Name shown with executions. [default: host and process]")
 @click.option(
     "--scheduler/--no-scheduler",
     default=True,
@@ -63,7 +65,7 @@ def scheduler_command() -> None:
 @click.option(
     "--pool-size",
     type=click.IntRange(1, 256),
-    help="Processes for tasks with process=True. [default: one for each core]",
+    help="Processes for tasks with process=True. [default: one per core]",
 )
 @click.option("--health", metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file in this folder changes.")
@@ -84,8 +86,8 @@ def worker_command(
 ) -> None:
     """Run the tasks of an app, such as shop.tasks:app.
 
-    Its database is that of the app, HOURBELL_DATABASE_URL, or that of a running `hourbell up`.
-    Without an app, run webhooks, with the settings of HOURBELL_WORKER_…; the options are for apps.
+    The database is the app's, HOURBELL_DATABASE_URL, or that of a running `hourbell up`.
+    Without an app, runs webhooks with the HOURBELL_WORKER_… settings; the options are for apps only.
     """
     if target is None:
         _run(Role.WORKER)
@@ -103,7 +105,7 @@ def worker_command(
         health=None if health is None else _address(health),
     )
     if reload and processes > 1:
-        raise click.UsageError("--reload runs one process: leave out --processes.")
+        raise click.UsageError("--reload runs a single process: leave out --processes.")
     if reload or processes > 1:
         _supervise(target, options, processes, reload)
     from hourbell.cli.apps import loaded_app, worker_greeting, worker_process
@@ -131,7 +133,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _supervise(target: str, options: WorkerOptions, processes: int, reload: bool) -> NoReturn:
-    """Start workers with these options and keep them running; ends this process."""
+    """Start workers with these options and keep them running; does not return."""
     from hourbell.cli.supervisor import Reloader, Supervisor
 
     try:
@@ -147,7 +149,7 @@ def _supervise(target: str, options: WorkerOptions, processes: int, reload: bool
 
 
 def _command(target: str, options: WorkerOptions, place: int, processes: int) -> list[str]:
-    """The command of one worker: names and ports are its own, and cores are shared."""
+    """The command line of one worker: it has its own name and port, and a share of the cores."""
     pool_size = options.pool_size or max((os.cpu_count() or 1) // processes, 1)
     given: dict[str, object] = {
         "--queues": None if options.queues is None else ",".join(options.queues),

@@ -1,4 +1,4 @@
-"""`hourbell secrets`: secrets over the API, and in the database the keys that encrypt them."""
+"""`hourbell secrets`: manage secrets over the API, and their encryption keys in the database."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def secrets_command() -> None:
 @secrets_command.command("set")
 @click.argument("name")
 @click.option("--tenant", help="Tenant of the secret.")
-@click.option("--generate", is_flag=True, help="Generate a value for signatures, and print it.")
+@click.option("--generate", is_flag=True, help="Generate a signing secret and print it.")
 @click.option(
-    "--keep-previous", type=int, help="Keep signing with the previous value for so many seconds."
+    "--keep-previous", type=int, help="Keep signing with the previous value for this many seconds."
 )
 @remote
 def set_command(
@@ -45,7 +45,7 @@ def set_command(
         say("Its value is shown only once:")
         click.echo(stored.value)
     elif generate:
-        say("Its value was lost on the way: set it again.")
+        say("The response with its value was lost. Set the secret again.")
 
 
 def _read_value(name: str) -> str:
@@ -54,7 +54,7 @@ def _read_value(name: str) -> str:
         return value
     value = sys.stdin.read(MAX_VALUE_CHARACTERS).removesuffix("\n")
     if not value:
-        fail("The standard input is empty. Pipe the value of the secret into it.", 2)
+        fail("Standard input is empty. Pipe the value of the secret into it.", 2)
     return value
 
 
@@ -80,10 +80,10 @@ def _cells(secret: Secret) -> Sequence[str]:
 @secrets_command.command("delete")
 @click.argument("name")
 @click.option("--tenant", help="Tenant of the secret.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @remote
 def delete_command(session: Session, name: str, tenant: str | None, yes: bool) -> None:
-    """Delete a secret. Runs that need it fail from then on."""
+    """Delete a secret. Runs that need it will fail."""
     confirm(f"Delete the secret {name}?", yes)
     deleted = session.client.secrets.delete(name, tenant_id=tenant)
     if session.as_json:
@@ -104,9 +104,9 @@ def new_key_command() -> None:
 def rotate_command() -> None:
     """Re-encrypt all secrets with the first key of HOURBELL_SECRET_KEYS.
 
-    Works on the database. Afterwards the other keys can be removed.
+    Works directly on the database. The other keys can be removed afterwards.
     """
-    # Here, because the other commands need no database.
+    # Imported here, because the other commands need no database.
     from hourbell.cli.process import run_with_engine
     from hourbell.compose import key_ring_of
     from hourbell.engine.core import Engine
@@ -116,6 +116,6 @@ def rotate_command() -> None:
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))
         count = await reseal(engine, ring)
-        click.echo(f"{count} secrets were re-encrypted; all now use the key {ring.sealing_key}.")
+        click.echo(f"Re-encrypted {count} secrets; all now use the key {ring.sealing_key}.")
 
     run_with_engine(rotate)

@@ -1,6 +1,6 @@
 """Which server a command calls, and with which API key.
 
-URL and key always come from the same place, so that a key is never sent to a server that it was not
+URL and key always come from the same source, so that a key is never sent to a server it was not
 meant for.
 """
 
@@ -23,11 +23,11 @@ _DEFAULT_PROFILE = "default"
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A server and the key for it."""
+    """A server and the API key for it."""
 
     url: str
     api_key: str | None
-    is_named: bool  # False: the local `hourbell up`, because nothing else was chosen
+    is_named: bool  # False: the local `hourbell up`, because no server was chosen
     is_direct: bool = False  # no server is called: this process works on HOURBELL_DATABASE_URL
 
 
@@ -41,9 +41,9 @@ class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
-    """The server of the profile, of the environment, of the default profile, or the local one.
+    """The server of the profile, the environment or the default profile; otherwise the local one.
 
-    If none is named and there is HOURBELL_DATABASE_URL, no server is called.
+    If none is named and HOURBELL_DATABASE_URL is set, no server is called.
     """
     if profile is not None:
         return _from_profile(env, profile)
@@ -77,7 +77,9 @@ def profile_names(env: Mapping[str, str]) -> list[str]:
 def _from_profile(env: Mapping[str, str], name: str) -> Server:
     profiles = _read_config(env).profiles
     if name not in profiles:
-        known = f"It has {', '.join(sorted(profiles))}." if profiles else "It has none."
+        known = (
+            f"Known profiles: {', '.join(sorted(profiles))}." if profiles else "It has no profiles."
+        )
         raise ConfigurationError(f"There is no profile {name} in {config_path(env)}. {known}")
     return Server(profiles[name].url, profiles[name].api_key, is_named=True)
 
@@ -89,10 +91,10 @@ def _read_config(env: Mapping[str, str]) -> _Config:
     except FileNotFoundError:
         return _Config()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}.") from error
+        raise ConfigurationError(f"Cannot read {path}: {error}.") from error
     try:
         return msgspec.convert(tomllib.loads(text), _Config)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigurationError(
-            f"{path} is not valid: {error}. It has tables [profiles.NAME] with url and api_key."
+            f"{path} is not valid: {error}. It must have tables [profiles.NAME] with url and api_key."
         ) from error

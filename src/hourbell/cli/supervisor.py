@@ -1,11 +1,11 @@
-"""`hourbell worker --processes N` and `--reload`: a process that starts workers and restarts them.
+"""`hourbell worker --processes N` and `--reload`: a process that starts and restarts workers.
 
-It has no event loop and no sockets, and does not import the app, so that nothing of the workers' can
-stop it. Each worker is a new interpreter with a session of its own.
+It has no event loop and no sockets and does not import the app, so that nothing in a worker can
+take it down. Each worker is a new interpreter with its own session.
 
-Workers hear of a stop through a pipe, not by signals: a terminal or a process manager may send its
-signal to all processes, and a worker takes a second signal for a request to stop at once. A worker
-whose supervisor dies reads the end of the pipe, and drains.
+The supervisor stops workers through a pipe, not by signals: a terminal or a process manager may
+signal all processes, and a worker treats a second signal as a request to stop immediately. A worker
+whose supervisor dies reads the end of the pipe and drains.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ MAX_DEATHS = 5  # within a minute; then the supervisor gives up
 DEATHS_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 10.0
-STOP_SECONDS = 30.0  # for workers to end, beyond their drain
+STOP_SECONDS = 30.0  # for workers to exit, in addition to their drain
 WATCH_SECONDS = 0.5
 MAX_WATCHED = 10_000
 _UNWATCHED = {"node_modules", "site-packages", "__pycache__"}
 
 
 def restart_delay(deaths: int) -> float:
-    """Seconds before a worker is started again, after so many deaths within a minute."""
+    """Seconds before a worker is restarted, after this many deaths within a minute."""
     return float(min(FIRST_DELAY_SECONDS * 2 ** (deaths - 1), LONGEST_DELAY_SECONDS))
 
 
 class Worker:
-    """One worker process, and the pipe through which it is stopped."""
+    """One worker process, and the pipe that stops it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         control, self._write = os.pipe()
         try:
-            # A group of its own: Ctrl-C in a terminal is for the supervisor.
+            # Its own process group: Ctrl-C in a terminal is meant for the supervisor.
             self.process = subprocess.Popen(
                 [*command, "--control", str(control)], pass_fds=[control], start_new_session=True
             )
@@ -53,7 +53,7 @@ class Worker:
             os.close(control)
 
     def stop(self) -> None:
-        """Drain; the second time, stop at once."""
+        """Drain; when called again, stop immediately."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write, b"s")
 
@@ -72,14 +72,14 @@ class Supervisor:
     def __init__(self, commands: Sequence[Sequence[str]], drain_seconds: float) -> None:
         self._commands = list(commands)
         self._drain_seconds = drain_seconds
-        self._workers: dict[int, Worker] = {}  # by the place of their command
+        self._workers: dict[int, Worker] = {}  # by the position of their command
         self._start_at: dict[int, float] = {place: 0.0 for place in range(len(commands))}
         self._deaths: deque[float] = deque()
-        self._kill_at: float | None = None  # it stops; workers that have not ended then are killed
+        self._kill_at: float | None = None  # set while stopping: when remaining workers are killed
         self._code = 0
 
     def run(self) -> int:
-        """Until a signal, or too many deaths; returns the exit code."""
+        """Run until a signal or too many deaths; return the exit code."""
         with _signals() as signals:
             while True:
                 self._start_due(time.monotonic())
@@ -141,7 +141,7 @@ class Supervisor:
 
 
 class Reloader:
-    """Runs a worker, and another one whenever a file has changed."""
+    """Runs a worker, and restarts it whenever a file changes."""
 
     def __init__(self, command: Sequence[str], folder: Path, drain_seconds: float) -> None:
         self._command = command
@@ -149,7 +149,7 @@ class Reloader:
         self._drain_seconds = drain_seconds
 
     def run(self) -> int:
-        """Until a signal; returns the exit code."""
+        """Run until a signal; return the exit code."""
         with _signals() as signals:
             while True:
                 before = modified(self._folder)
@@ -160,7 +160,7 @@ class Reloader:
                     return 0
 
     def _wait_for_change(self, signals: int, before: dict[str, int], worker: Worker) -> bool:
-        """Wait until a file differs; True: a signal came first."""
+        """Wait until a file changes; True if a signal came first."""
         has_ended = False
         while True:
             for number in _next_signals(signals, WATCH_SECONDS):
@@ -185,8 +185,8 @@ class Reloader:
 
 
 def modified(folder: Path) -> dict[str, int]:
-    """When the Python files of a folder were last changed, by their names; not those of packages
-    that were installed, and no hidden folders."""
+    """When the Python files in a folder were last modified, by name; without installed packages
+    and hidden folders."""
     found: dict[str, int] = {}
     for root, folders, names in os.walk(folder):
         inside = Path(root)
@@ -209,7 +209,7 @@ def changes(before: dict[str, int], now: dict[str, int]) -> list[str]:
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
-# Signals, as numbers that can be read from a pipe.
+# Signal numbers, to be read from a pipe.
 
 
 @contextlib.contextmanager
@@ -230,6 +230,6 @@ def _signals() -> Iterator[int]:
 
 
 def _next_signals(signals: int, seconds: float | None) -> bytes:
-    """The signals that have come within this time."""
+    """The signals received within this time."""
     ready, _, _ = select.select([signals], [], [], seconds)
     return os.read(signals, 100) if ready else b""

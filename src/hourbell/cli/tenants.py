@@ -15,9 +15,9 @@ from hourbell.client import NotFound, Queue, RateLimit, RetryPolicy, Tenant
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LIMITS = (
-    click.option("--max-concurrency", type=int, help="Ready or running at once."),
+    click.option("--max-concurrency", type=int, help="Maximum ready or running at once."),
     click.option("--rate", type=float, help="Starts per second."),
-    click.option("--burst", type=int, help="Starts at once after a pause; needs --rate."),
+    click.option("--burst", type=int, help="Starts at once after an idle period; needs --rate."),
 )
 
 
@@ -32,7 +32,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 @click.group("tenants")
 def tenants_command() -> None:
-    """List tenants, and set their weight, limits, quota and retention."""
+    """List tenants and set their weight, limits, quota and retention."""
 
 
 @tenants_command.command("list")
@@ -75,7 +75,7 @@ def get_tenant_command(session: Session, name: str) -> None:
 @tenants_command.command("set")
 @click.argument("name")
 @_options(
-    click.option("--weight", type=float, help="Share of the workers, relative to others."),
+    click.option("--weight", type=float, help="Share of the workers, relative to other tenants."),
     click.option("--max-jobs", type=int),
     *_LIMITS,
     click.option("--ledger-days", type=int),
@@ -85,7 +85,7 @@ def get_tenant_command(session: Session, name: str) -> None:
 )
 @remote
 def set_tenant_command(session: Session, name: str, unset: tuple[str, ...], **options: Any) -> None:
-    """Change settings of a tenant; those that are not given stay."""
+    """Change settings of a tenant; other settings keep their values."""
     current = _current(session.client.tenants.get, name)
     settings = _changed(current, options, unset, "tenant_id")
     _print(session, session.client.tenants.set(name, settings))
@@ -93,7 +93,7 @@ def set_tenant_command(session: Session, name: str, unset: tuple[str, ...], **op
 
 @click.group("queues")
 def queues_command() -> None:
-    """List queues, and set their limits and defaults."""
+    """List queues and set their limits and defaults."""
 
 
 @queues_command.command("list")
@@ -135,19 +135,19 @@ def get_queue_command(session: Session, name: str) -> None:
 @click.argument("name")
 @_options(
     *_LIMITS,
-    click.option("--default-timeout-seconds", type=int, help="Of jobs that set none."),
+    click.option("--default-timeout-seconds", type=int, help="Timeout of jobs that set none."),
     click.option("--unset", multiple=True, help="Reset a setting to its default; repeatable."),
 )
 @remote
 def set_queue_command(session: Session, name: str, unset: tuple[str, ...], **options: Any) -> None:
-    """Change settings of a queue; those that are not given stay."""
+    """Change settings of a queue; other settings keep their values."""
     current = _current(session.client.queues.get, name)
     settings = _changed(current, options, unset, "queue")
     _print(session, session.client.queues.set(name, settings))
 
 
 def _current(get: Callable[[str], Tenant | Queue], name: str) -> Mapping[str, Any]:
-    """The settings that there are; none, if the name is new."""
+    """The current settings; empty if the name is new."""
     try:
         return msgspec.structs.asdict(get(name))
     except NotFound:

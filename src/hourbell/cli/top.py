@@ -30,7 +30,7 @@ from hourbell.cli.remote import Session, remote
 from hourbell.client.values import Bucket, Depth, Overview
 
 _WIDTH_IN_A_PIPE = 100
-_CLEAR = "\x1b[H\x1b[J"  # to the first line, and clear what is below
+_CLEAR = "\x1b[H\x1b[J"  # go to the first line, and clear everything below
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _HIGHER = ".:-=+*#%@"
 _SEVERITIES = {"error": "failure", "warning": "warning", "info": "ok"}  # as in other commands
@@ -39,10 +39,10 @@ _SEVERITIES = {"error": "failure", "warning": "warning", "info": "ok"}  # as in 
 @click.command("top")
 @click.option("--window", type=click.Choice(["15m", "1h", "6h", "24h"]), default="1h")
 @click.option("--every", type=click.FloatRange(1, 3600), default=2.0, help="Seconds.")
-@click.option("--once", is_flag=True, help="Print it once, as in a pipe.")
+@click.option("--once", is_flag=True, help="Print once and exit, as when piped.")
 @remote
 def top_command(session: Session, window: str, every: float, once: bool) -> None:
-    """Show what runs, what waits and what needs attention, again and again, until `q`."""
+    """Show what is running, waiting or in trouble, refreshed until you press `q`."""
     if session.as_json:
         print_json(session.client.cell.overview(window=window))
         return
@@ -64,15 +64,15 @@ def top_command(session: Session, window: str, every: float, once: bool) -> None
 def _keyboard() -> Iterator[Callable[[float], bool]]:
     """A function that waits up to `seconds` for the key `q`, and returns whether it was pressed.
 
-    Meanwhile the terminal delivers keys immediately and does not echo them. However the command
-    ends, its settings are restored.
+    Meanwhile the terminal delivers keys immediately and does not echo them. Its settings are
+    restored however the command ends.
     """
     if not sys.stdin.isatty():
         yield _sleep
         return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
-    # By default a terminated process cleans up nothing.
+    # By default a terminated process does not clean up.
     ended_by = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         tty.setcbreak(terminal)
@@ -88,7 +88,7 @@ def _is_left(terminal: int, seconds: float) -> bool:
         readable, _, _ = select.select([terminal], [], [], left)
         if readable:
             keys = os.read(terminal, 1024)
-            if not keys or b"q" in keys:  # nothing: the terminal is gone
+            if not keys or b"q" in keys:  # no bytes: the terminal is gone
                 return True
     return False
 
@@ -99,7 +99,7 @@ def _sleep(seconds: float) -> bool:
 
 
 def top_lines(overview: Overview, width: int, color: bool, blocks: bool) -> list[str]:
-    """The lines of the screen. None is wider: a line that wraps would move the first ones off it."""
+    """The lines of the screen. None is too wide: a wrapped line would push the first ones off screen."""
     return [
         *(_cut(line, width) for line in _head(overview)),
         "",
@@ -110,7 +110,7 @@ def top_lines(overview: Overview, width: int, color: bool, blocks: bool) -> list
 
 
 def on_screen(lines: Sequence[str], height: int) -> list[str]:
-    """The first lines, as many as a terminal shows above its cursor; the last one says how many are left out."""
+    """The lines that fit on a terminal above its cursor; the last one says how many are left out."""
     room = max(height - 1, 1)
     if len(lines) <= room:
         return list(lines)
@@ -142,7 +142,7 @@ def _head(overview: Overview) -> Iterator[str]:
 
 def _figures(overview: Overview, width: int, blocks: bool) -> Iterator[str]:
     totals, late = overview.totals, overview.lateness_ms
-    parts = [f"started {totals.started:,} ({overview.started_per_minute:,.1f} a minute)"]
+    parts = [f"started {totals.started:,} ({overview.started_per_minute:,.1f} per minute)"]
     for name in ("succeeded", "failed", "dead", "skipped"):
         value = getattr(totals, name)
         if value is not None:
@@ -156,7 +156,7 @@ def _figures(overview: Overview, width: int, blocks: bool) -> Iterator[str]:
         when = _span(peak.at - overview.at)
         yield f"next 24 h:  busiest minute {_clock(peak.at)} (in {when}), {peak.executions:,} due"
     more = "+" if overview.dead_today.at_least else ""
-    yield f"dead letters of today (UTC): {overview.dead_today.count:,}{more}"
+    yield f"dead letters today (UTC): {overview.dead_today.count:,}{more}"
 
 
 def _depth(depth: Sequence[Depth], width: int, color: bool) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _attention(overview: Overview, width: int, color: bool) -> Iterator[str]:
 
 
 def _sparkline(series: Sequence[Bucket], width: int, blocks: bool) -> str:
-    """The starts of the window, as many columns as fit; the newest on the right."""
+    """The starts in the window, as many columns as fit; newest on the right."""
     counts = [bucket.started for bucket in series]
     room = max(width, 10)
     per_column = max(1, -(-len(counts) // room))
@@ -205,7 +205,7 @@ def _sparkline(series: Sequence[Bucket], width: int, blocks: bool) -> str:
     most = max(sums, default=0)
     marks = _BLOCKS if blocks else _HIGHER
     steps = len(marks) - 1
-    # Anything above 0 is seen.
+    # Any value above 0 is visible.
     return "".join(marks[-(-count * steps // most)] if most else marks[0] for count in sums)
 
 

@@ -20,18 +20,18 @@ _GREETING = """
     OpenAPI   http://{host}:{port}/schema/openapi.json
 {database}
 
-  {access} Webhooks may call the internet and this machine; for
-  other hosts in your network set HOURBELL_EGRESS_ALLOW. A first job, due in 5 seconds:
+  {access} Webhooks may call the internet and this machine; to allow
+  other hosts in your network, set HOURBELL_EGRESS_ALLOW. A first job, due in 5 seconds:
 
     curl -s http://{host}:{port}/api/v1/jobs{header} -H 'Idempotency-Key: first' -H 'Content-Type: application/json' -d '{{
       "name": "hello", "type": "ONE_TIME", "schedule": {{"delay_seconds": 5}},
       "action": {{"type": "WEBHOOK", "url": "http://{host}:{port}/livez", "method": "GET"}}}}'
 
-  Then read its executions, with the job_id from the response:
+  Then list its executions, using the job_id from the response:
 
     curl -s http://{host}:{port}/api/v1/jobs/JOB_ID/executions{header}
 
-  Ctrl-C drains and stops everything.
+  Press Ctrl-C to drain and stop everything.
 """
 
 
@@ -44,17 +44,17 @@ _APP_GREETING = """
     API       http://{host}:{port}/api/v1/jobs
 {database}
 
-  Programs that import {app!r} on this machine find this server by its data folder; no URL is needed.
-  {access} Ctrl-C drains and stops everything.
+  Programs on this machine that import {app!r} find this server by its data folder; they need no URL.
+  {access} Press Ctrl-C to drain and stop everything.
 """
 
 
 @click.command("up")
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 def up_command(target: str | None) -> None:
-    """Run API, scheduler and worker in one process, with an embedded PostgreSQL by default.
+    """Run API, scheduler and worker in one process, by default with an embedded PostgreSQL.
 
-    With an app, such as shop.tasks:app, the worker runs its tasks too.
+    With an app, such as shop.tasks:app, the worker also runs the app's tasks.
     """
     if target is None:
         run_process(everything, _greeting)
@@ -66,7 +66,7 @@ def up_command(target: str | None) -> None:
 
 
 def _app_greeting(app: App, settings: Settings, parts: Running) -> str:
-    keys = "Every request of the API needs a key." if parts.requires_keys else ""
+    keys = "Every API request needs a key." if parts.requires_keys else ""
     return _APP_GREETING.format(
         app=app.name,
         tasks="\n".join(f"    {name}" for name in sorted(app.tasks)),
@@ -90,5 +90,5 @@ def _greeting(settings: Settings, parts: Running) -> str:
 
 def _database_lines(settings: Settings) -> str:
     if settings.database_url:
-        return "    Database  that of HOURBELL_DATABASE_URL"
+        return "    Database  from HOURBELL_DATABASE_URL"
     return f"    Database  {embedded_dsn(settings.data_dir)}\n    Data      {settings.data_dir}"

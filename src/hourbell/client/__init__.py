@@ -1,4 +1,4 @@
-"""A client for the REST API, for programs that do not use the database of Hourbell.
+"""A client for the REST API, for programs that have no access to Hourbell's database.
 
     async with Client("https://hourbell.example.com", api_key) as client:
         job = await client.jobs.create(
@@ -9,14 +9,14 @@
         for execution in client.executions.each(status="DEAD"):
             ...
 
-Both have the same resources and methods. A call whose response is lost, or that meets a server that
-is unavailable, is retried; each write has one Idempotency-Key over all its retries.
+Both have the same resources and methods. A call is retried if its response is lost or the server is
+unavailable; a write keeps one Idempotency-Key across all its retries.
 
-    values       what is sent and returned: frozen structs
-    errors       what a call raises
-    resources    the methods: each returns the call that it stands for
+    values       what is sent and returned, as frozen structs
+    errors       what calls raise
+    resources    the methods; each returns a description of its call
     calls        requests and retries, without I/O
-    methods      what makes a method async or blocking
+    methods      turns a method into an async or a blocking one
     connections  the I/O
 """
 
@@ -201,7 +201,7 @@ class _Resources(Generic[R]):
 
 
 class Client(_Resources[AsyncRunner]):
-    """The API of a server, for asyncio."""
+    """A client for the API of a server, for asyncio."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class Client(_Resources[AsyncRunner]):
 
 
 class SyncClient(_Resources[SyncRunner]):
-    """The API of a server, blocking. Can be used by several threads."""
+    """A blocking client for the API of a server. Safe to share between threads."""
 
     def __init__(
         self,

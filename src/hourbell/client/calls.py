@@ -1,10 +1,10 @@
 """Calls and their retries, without I/O.
 
 A method of a resource returns a `Call`: a request and how to read its response. `steps_of` turns a
-call into steps, `Request` and `Wait`, that the async and the sync client carry out in the same way;
-what they learn is sent back into the generator.
+call into steps, `Request` and `Wait`, which the async and the sync client carry out in the same way,
+sending the results back into the generator.
 
-A write has one Idempotency-Key over all its retries, so it takes effect once, however often its
+A write keeps one Idempotency-Key across all its retries, so it takes effect once, however often its
 response is lost.
 """
 
@@ -38,12 +38,12 @@ MERGE_PATCH = "application/merge-patch+json"
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 10.0
-LONGEST_RETRY_AFTER_SECONDS = 60.0  # a server that asks for more gets no retry
-MAX_ERROR_TEXT = 200  # characters of a response that is not a problem document
+LONGEST_RETRY_AFTER_SECONDS = 60.0  # if a server asks for more, the call is not retried
+MAX_ERROR_TEXT = 200  # characters shown of a response that is not a problem document
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One operation of the API."""
+    """One call of the API."""
 
     method: str
     path: str  # with {parameters}
@@ -52,8 +52,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     query: Mapping[str, object] = {}  # without those that are None
     body: bytes | None = None
     media_type: str = JSON
-    version: int | None = None  # the write applies only to this version of the job
-    idempotency_key: str | None = None  # None: a new one
+    version: int | None = None  # apply the write only to this version of the job
+    idempotency_key: str | None = None  # None: generate one
 
     @property
     def target(self) -> str:
@@ -63,11 +63,11 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return self.path.format(**filled) + (f"?{urlencode(given)}" if given else "")
 
 
-Plan = Call[T] | Generator[Call[Any], Any, T]  # one call, or several, one after the other
+Plan = Call[T] | Generator[Call[Any], Any, T]  # one call, or several in sequence
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A step: send this, and tell what came back."""
+    """A step: send this, and report the response."""
 
     method: str
     target: str
@@ -90,7 +90,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """No response: the connection could not be made, broke, or was too slow."""
+    """No response: the connection could not be established, broke, or was too slow."""
 
     reason: str
 
@@ -101,7 +101,7 @@ Steps = Generator[Request | Wait, Answer | Lost | None, T]
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A server, and how to call it."""
 
-    url: str  # without a slash at the end
+    url: str  # without a trailing slash
     api_key: str | None = None
     retries: int = 5
 
@@ -125,7 +125,7 @@ def steps_of(endpoint: Endpoint, plan: Plan[T]) -> Steps[T]:
 
 def _call(endpoint: Endpoint, call: Call[T]) -> Steps[T]:
     request = _request(endpoint, call)
-    uncertain = False  # an earlier try may have taken effect, or may still be running
+    uncertain = False  # an earlier attempt may have taken effect, or may still be running
     for tried in range(endpoint.retries + 1):
         answer = yield request
         assert answer is not None
@@ -136,7 +136,7 @@ def _call(endpoint: Endpoint, call: Call[T]) -> Steps[T]:
             raise error
         uncertain = uncertain or not isinstance(error, ProblemError) or error.status >= 500
         yield Wait(wait)
-    raise AssertionError("every try ends in a result, an error or a retry")
+    raise AssertionError("every attempt ends in a result, an error or a retry")
 
 
 def _request(endpoint: Endpoint, call: Call[Any]) -> Request:
@@ -157,14 +157,14 @@ def _request(endpoint: Endpoint, call: Call[Any]) -> Request:
 
 
 def is_header_text(text: str) -> bool:
-    """Whether a text can be sent as a header: printable, and ASCII."""
+    """Whether a text can be sent as a header: printable ASCII."""
     return text.isascii() and text.isprintable()
 
 
 def _judge(
     endpoint: Endpoint, answer: Answer | Lost, uncertain: bool, tried: int
 ) -> tuple[ClientError, float | None]:
-    """The error of a try, and how long to wait before the next; None: the error is final."""
+    """The error of an attempt, and how long to wait before the next; None if the error is final."""
     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**tried)
     wait *= 0.5 + random.random() / 2  # nosec B311
     if isinstance(answer, Lost):
@@ -177,7 +177,7 @@ def _judge(
             return error_of(problem), None
     if problem.status == 429 or problem.status >= 500:
         return error_of(problem), wait
-    # The earlier try may still hold the key.
+    # The earlier attempt may still hold the key.
     if uncertain and problem.code == "conflict":
         return error_of(problem), wait
     return error_of(problem), None
@@ -191,9 +191,9 @@ def _problem_of(answer: Answer) -> Problem:
         code = f"http_{answer.status}"
         return Problem(
             code=code,
-            title="Not a response of Hourbell",
+            title="Not a response from Hourbell",
             status=answer.status,
-            detail=f"The server answered {answer.status} without a problem document: {text!a}.",
+            detail=f"The server responded with {answer.status} and no problem document: {text!a}.",
         )
 
 

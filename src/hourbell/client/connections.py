@@ -1,7 +1,7 @@
 """The I/O of the clients: aiohttp for the async one, the standard library for the sync one.
 
 The sync client keeps a few connections open and can be used by several threads. It needs neither an
-event loop nor aiohttp, which takes eight times as long to import as all that is used here.
+event loop nor aiohttp, which takes eight times as long to import as everything used here.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 
 def endpoint_of(url: str, api_key: str | None, retries: int) -> Endpoint:
-    """The server at this URL; raises ClientError if URL or key cannot be one."""
+    """The server at this URL; raises ClientError if the URL or the key is not valid."""
     _split(url)
     if api_key is not None and not is_header_text(api_key):
         raise ClientError(
             "invalid_api_key",
-            "The API key contains invalid characters. Copy the whole key, and nothing else.",
+            "The API key contains invalid characters. Copy the whole key and nothing else.",
         )
     return Endpoint(url=url.rstrip("/"), api_key=api_key, retries=retries)
 
@@ -60,8 +60,8 @@ def _split(url: str) -> SplitResult:
     if not valid or parts.query or parts.fragment or parts.username is not None:
         raise ClientError(
             "invalid_url",
-            f"{url!a} is not the URL of a server. Give one such as https://hourbell.example.com, "
-            "without user, query and fragment.",
+            f"{url!a} is not a valid server URL. Use one such as https://hourbell.example.com, "
+            "without user, query or fragment.",
         )
     return parts
 
@@ -95,7 +95,7 @@ class AioConnections(AsyncRunner):
         except ModuleNotFoundError:
             raise ClientError(
                 "missing_extra",
-                'Client needs the extra "client", which the library alone does not have. Install it: '
+                'Client needs the extra "client", which the library alone does not include. Install it: '
                 'pip install "hourbell[client]". SyncClient needs no extra.',
             ) from None
 
@@ -126,7 +126,7 @@ class AioConnections(AsyncRunner):
 
 
 class BlockingConnections(SyncRunner):
-    """Carries out plans, request by request; a subclass sends them."""
+    """Carries out plans one request at a time; a subclass sends the requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -223,7 +223,7 @@ class PooledConnections(BlockingConnections):
 
 
 def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
-    """An idle connection has nothing to read, unless it was closed."""
+    """Whether the server has closed an idle connection, which otherwise has nothing to read."""
     if connection.sock is None:
         return True
     poll = select.poll()  # not select(), which fails above 1,024 open files
@@ -232,11 +232,11 @@ def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
 
 
 def _too_slow(seconds: float) -> str:
-    return f"no answer within {seconds:g} seconds"
+    return f"no response within {seconds:g} seconds"
 
 
 def _reason(error: Exception) -> str:
-    """Why there was no response; texts of libraries repeat the address, in several forms."""
+    """Why there was no response; messages of libraries repeat the address in several forms."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
         if error.errno is not None and error.errno > 0:
             return os.strerror(error.errno).lower()

@@ -1,16 +1,16 @@
 """The errors of the client.
 
     ClientError
-    ├── Unreachable       no response: refused, broken or timed out, also after the retries
-    ├── UnexpectedAnswer  a response that is not Hourbell's
+    ├── Unreachable       no response: refused, broken or timed out, even after retries
+    ├── UnexpectedAnswer  the response is not from Hourbell
     └── ProblemError      the server reported an error; `code` is that of the problem document
-        ├── InvalidRequest   400, 413, 415, 422: `errors` has every invalid field
-        ├── AccessDenied     401, 403, 421: no key, an unknown one, or one without this right
+        ├── InvalidRequest   400, 413, 415, 422: `errors` lists every invalid field
+        ├── AccessDenied     401, 403, 421: the key is missing, unknown, or does not allow this
         ├── NotFound         404
-        ├── Conflict         409, 412: contradicts the current state
-        └── Unavailable      429, 5xx: the server cannot answer now, also after the retries
+        ├── Conflict         409, 412: conflicts with the current state
+        └── Unavailable      429, 5xx: the server cannot respond now, even after retries
 
-A `code` is stable, for programs; the message is for people.
+A `code` is stable and for programs; the message is for people.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Unreachable(ClientError):
 
 
 class UnexpectedAnswer(ClientError):
-    """The response is not one of Hourbell's API."""
+    """The response does not come from Hourbell's API."""
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
             "unexpected_answer",
-            f"{url} does not answer like Hourbell: {what}. Check the URL, and any proxy before it.",
+            f"The response from {url} is not from Hourbell: {what}. Check the URL and any proxy in front of it.",
         )
 
 
@@ -75,7 +75,7 @@ class ProblemError(ClientError):
 
 
 class InvalidRequest(ProblemError):
-    """The request was rejected; `errors` has every invalid field."""
+    """The request was rejected; `errors` lists every invalid field."""
 
 
 class AccessDenied(ProblemError):
@@ -87,11 +87,11 @@ class NotFound(ProblemError):
 
 
 class Conflict(ProblemError):
-    """The request contradicts the current state."""
+    """The request conflicts with the current state."""
 
 
 class Unavailable(ProblemError):
-    """The server cannot answer now."""
+    """The server cannot respond now."""
 
 
 _BY_STATUS = {
@@ -106,6 +106,6 @@ _BY_STATUS = {
 
 
 def error_of(problem: Problem) -> ProblemError:
-    """The exception of a problem document."""
+    """The exception for a problem document."""
     otherwise = Unavailable if problem.status >= 500 else InvalidRequest
     return _BY_STATUS.get(problem.status, otherwise)(problem)

@@ -1,4 +1,4 @@
-"""How a method that returns a plan becomes one that carries it out, for both clients.
+"""Turns a method that returns a plan into one that carries it out, for both clients.
 
 A resource is written once: each method returns a `Call`, or yields several. The descriptors here
 give the method its two types: on a resource of `Client` it is awaited, on one of `SyncClient` it

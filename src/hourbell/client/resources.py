@@ -1,7 +1,7 @@
-"""The resources of the API: each method returns the call that it stands for.
+"""The resources of the API: each method returns a description of its call.
 
-`list` returns one page; `each` goes through all of them. A page may be short, or empty, and still
-have a next one.
+`list` returns one page; `each` iterates over all pages. A page may be short or empty and still
+have a next page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hourbell.client.methods import Items, Method, Part, R
 
 
 class BoundCall(Protocol):
-    """A task of an app with its arguments and options: what `task.bind(…)` returns."""
+    """A task of an app with its arguments and options, as returned by `task.bind(…)`."""
 
     def as_job(self) -> Mapping[str, Any]: ...
 
@@ -28,7 +28,7 @@ JobDefinition = v.NewJob | Mapping[str, Any] | BoundCall
 
 MAX_BATCH_ITEMS = 10_000
 MAX_MEMBERS_ADDED = 10_000
-MAX_BATCH_BYTES = 15 * 1024 * 1024  # of 16 MB that the API accepts
+MAX_BATCH_BYTES = 15 * 1024 * 1024  # of the 16 MB that the API accepts
 
 _API = "/api/v1"
 _JOBS = f"{_API}/jobs"
@@ -48,7 +48,7 @@ _BatchResult = v.CreatedJob | v.RefusedJob
 
 
 class _RawResult(msgspec.Struct):
-    """A result of a batch: one struct for both kinds, which have no tag."""
+    """A batch result: one struct for both kinds, which have no tag."""
 
     job_id: str | None = None
     code: str = ""
@@ -69,7 +69,7 @@ def document_of(job: JobDefinition) -> Mapping[str, Any]:
     if not isinstance(job, v.NewJob):
         raise ClientError(
             "invalid_job",
-            f"A job is a NewJob, a mapping or task.bind(…), not a {type(job).__name__}.",
+            f"A job must be a NewJob, a mapping or task.bind(…), not a {type(job).__name__}.",
         )
     document: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(datetime,))
     return {"type": "RECURRING" if job.schedule.recurs else "ONE_TIME"} | document
@@ -93,9 +93,9 @@ class Jobs(Part[R]):
     def create_many(
         self, jobs: Iterable[JobDefinition], *, idempotency_key: str | None = None
     ) -> Generator[Call[_RawResults], _RawResults, Sequence[_BatchResult]]:
-        """Create any number of jobs, up to 10,000 with each request.
+        """Create any number of jobs, up to 10,000 per request.
 
-        The results are in the order of the jobs. A refused job does not affect the others.
+        The results are in the order of the jobs. A rejected job does not affect the others.
         """
         results: list[_BatchResult] = []
         for number, body in enumerate(_batches(jobs)):
@@ -117,7 +117,7 @@ class Jobs(Part[R]):
 
     @Method
     def put(self, name: str, job: JobDefinition) -> Call[v.Job]:
-        """Create the job that was put under this name, or replace its definition."""
+        """Create a job under this name, or replace the definition of the one put under it before."""
         return Call(
             method="PUT",
             path=f"{_JOBS}/by-name/{{name}}",
@@ -128,7 +128,7 @@ class Jobs(Part[R]):
 
     @Method
     def get(self, job_id: str, *, last_outcomes: int | None = None) -> Call[v.Job]:
-        """Read a job, with as many of its latest executions."""
+        """Read a job; with `last_outcomes`, also that many of its latest executions."""
         return Call(
             method="GET",
             path=_JOB,
@@ -151,7 +151,7 @@ class Jobs(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Job]]:
-        """One page of the jobs, newest first. A label is `name:value`."""
+        """One page of jobs, newest first. A label is `name:value`."""
         query = {
             "tenant_id": tenant_id,
             "status": status,
@@ -236,7 +236,7 @@ class Jobs(Part[R]):
         until: datetime | None = None,
         version: int | None = None,
     ) -> Call[v.Job]:
-        """Pause a job: no further run starts until it is resumed, at `until` or by a request."""
+        """Pause a job: no further runs start until it is resumed, at `until` or by a request."""
         document = {"reason": reason, "until": until}
         return _on_job("pause", job_id, version, document if reason or until else None)
 
@@ -252,7 +252,7 @@ class Jobs(Part[R]):
         limit: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.BulkPaused]:
-        """Pause the jobs of a tenant, queue or label, or all jobs; repeat with the token it returns."""
+        """Pause the jobs of a tenant, queue or label, or all jobs; continue with the returned token."""
         document = {
             "tenant_id": tenant_id,
             "queue": queue,
@@ -277,7 +277,7 @@ class Jobs(Part[R]):
         limit: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.BulkResumed]:
-        """Resume paused jobs, all or those paused with a reason; repeat with the token it returns."""
+        """Resume paused jobs, all or those paused with a reason; continue with the returned token."""
         document = {
             "tenant_id": tenant_id,
             "queue": queue,
@@ -292,7 +292,7 @@ class Jobs(Part[R]):
 
     @Method
     def resume(self, job_id: str, *, version: int | None = None) -> Call[v.Job]:
-        """Resume a paused job, from now on."""
+        """Resume a paused job. Runs missed during the pause are not made up."""
         return _on_job("resume", job_id, version)
 
     @Method
@@ -304,7 +304,7 @@ class Jobs(Part[R]):
         payload: Any = None,
         idempotency_key: str | None = None,
     ) -> Call[v.Requested]:
-        """Run a job now; `body` of a webhook or `payload` of a task apply to this run only."""
+        """Run a job now; `body` (webhook) or `payload` (task) applies to this run only."""
         override = {"body": body, "payload": payload}
         given = {name: value for name, value in override.items() if value is not None}
         return Call(
@@ -329,7 +329,7 @@ class Jobs(Part[R]):
 
     @Method
     def explain(self, job_id: str) -> Call[v.Explanation]:
-        """The one thing that a job waits for."""
+        """The one thing that a job is waiting for."""
         return Call(
             method="GET",
             path=f"{_JOB}/explain",
@@ -362,7 +362,7 @@ class Jobs(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Execution]]:
-        """One page of the executions of a job, latest first."""
+        """One page of a job's executions, latest first."""
         query = {
             "status": status,
             "reason": reason,
@@ -422,7 +422,7 @@ def _found(
 
 
 def _batches(jobs: Iterable[JobDefinition]) -> Iterable[bytes]:
-    """Bodies with one job per line, each within the bounds of the API."""
+    """Request bodies with one job per line, each within the limits of the API."""
     lines: list[bytes] = []
     size = 0
     for job in jobs:
@@ -454,7 +454,7 @@ class Executions(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Execution]]:
-        """One page of the executions of all jobs, latest created first."""
+        """One page of executions of all jobs, latest created first."""
         query = {
             "tenant_id": tenant_id,
             "job_id": job_id,
@@ -478,12 +478,12 @@ class Executions(Part[R]):
 
     @Method
     def explain(self, execution_id: str) -> Call[v.Explanation]:
-        """The one thing that an execution waits for."""
+        """The one thing that an execution is waiting for."""
         return _of_execution("GET", f"{_EXECUTION}/explain", execution_id, v.Explanation)
 
     @Method
     def cancel(self, execution_id: str) -> Call[v.Execution]:
-        """Cancel an execution. If it runs, its worker is asked to stop it."""
+        """Cancel an execution. If it is running, its worker is asked to stop it."""
         return _of_execution("POST", f"{_EXECUTION}/cancel", execution_id, v.Execution)
 
     @Method
@@ -512,7 +512,7 @@ class DeadLetters(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.DeadLetter]]:
-        """One page of the dead letters, latest first."""
+        """One page of dead letters, latest first."""
         query = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         query |= {"page_size": page_size, "page_token": page_token}
         return Call(method="GET", path=_LETTERS, answer=v.Page[v.DeadLetter], query=query)
@@ -530,14 +530,14 @@ class DeadLetters(Part[R]):
         died_to: datetime | None = None,
         fingerprint: str | None = None,
     ) -> Call[v.DeadLetterGroups]:
-        """The newest dead letters by error, the most frequent first."""
+        """The newest dead letters grouped by error, most frequent first."""
         query = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         path = f"{_LETTERS}/groups"
         return Call(method="GET", path=path, answer=v.DeadLetterGroups, query=query)
 
     @Method
     def get(self, execution_id: str) -> Call[v.DeadLetter]:
-        """Read a dead letter with all attempts and the job as it was."""
+        """Read a dead letter with all its attempts and the job as it was then."""
         return _of_execution("GET", _LETTER, execution_id, v.DeadLetter)
 
     @Method
@@ -564,7 +564,7 @@ class DeadLetters(Part[R]):
         rate_per_second: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Replayed]:
-        """Replay up to `limit` dead letters that match; continue with `next_page_token`."""
+        """Replay up to `limit` matching dead letters; continue with `next_page_token`."""
         wanted = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         wanted |= {"limit": limit, "rate_per_second": rate_per_second, "page_token": page_token}
         return Call(
@@ -584,7 +584,7 @@ class DeadLetters(Part[R]):
         limit: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Purged]:
-        """Remove up to `limit` dead letters that match; continue with `next_page_token`."""
+        """Remove up to `limit` matching dead letters; continue with `next_page_token`."""
         wanted = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         wanted |= {"limit": limit, "page_token": page_token}
         return Call(method="POST", path=f"{_LETTERS}/purge", answer=v.Purged, body=_given(wanted))
@@ -617,7 +617,7 @@ class Operations(Part[R]):
 
     @Method
     def preview(self, act: str, filter: Mapping[str, Any]) -> Call[v.OperationPreview]:
-        """Count what an operation would concern."""
+        """Count what an operation would apply to."""
         body = _encode({"act": act, "filter": filter})
         path = f"{_OPERATIONS}/preview"
         return Call(method="POST", path=path, answer=v.OperationPreview, body=body)
@@ -632,7 +632,7 @@ class Operations(Part[R]):
         until: datetime | None = None,
         rate_per_second: int | None = None,
     ) -> Call[v.Operation]:
-        """Pause, resume, replay or purge everything that the filter selects."""
+        """Pause, resume, replay or purge everything that matches the filter."""
         document = {
             "act": act,
             "filter": filter,
@@ -650,7 +650,7 @@ class Operations(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Operation]]:
-        """One page of the operations, newest first."""
+        """One page of operations, newest first."""
         query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
         return Call(method="GET", path=_OPERATIONS, answer=v.Page[v.Operation], query=query)
 
@@ -663,7 +663,7 @@ class Operations(Part[R]):
 
     @Method
     def stop(self, operation_id: str) -> Call[v.Operation]:
-        """Stop an operation; what was done stays."""
+        """Stop an operation; what it has done so far is not undone."""
         return _named("POST", f"{_OPERATION}/stop", {"operation_id": operation_id}, v.Operation)
 
 
@@ -679,7 +679,7 @@ class Tenants(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Tenant]]:
-        """One page of the tenants by name, or (`order="share"`) those with the most starts."""
+        """One page of tenants by name, or (`order="share"`) those with the most starts."""
         query = {
             "order": order,
             "counts": None if counts is None else str(counts).lower(),
@@ -708,7 +708,7 @@ class Queues(Part[R]):
     def list(
         self, *, page_size: int | None = None, page_token: str | None = None
     ) -> Call[v.Page[v.Queue]]:
-        """One page of the queues, by name."""
+        """One page of queues, by name."""
         return _listed(f"{_API}/queues", v.Page[v.Queue], page_size, page_token)
 
     each = Items(list)
@@ -731,7 +731,7 @@ class Targets(Part[R]):
     def list(
         self, *, page_size: int | None = None, page_token: str | None = None
     ) -> Call[v.Page[v.Target]]:
-        """One page of the target hosts, by name."""
+        """One page of target hosts, by name."""
         return _listed(f"{_API}/targets", v.Page[v.Target], page_size, page_token)
 
     each = Items(list)
@@ -778,7 +778,7 @@ class Secrets(Part[R]):
         tenant_id: str | None = None,
         keep_previous_seconds: int | None = None,
     ) -> Call[v.StoredSecret]:
-        """Set a secret; without a value, one for signatures is generated and returned once."""
+        """Set a secret; without a value, a signing secret is generated and returned once."""
         document = {
             "value": value,
             "generate": "signing" if value is None else None,
@@ -801,7 +801,7 @@ class Secrets(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Secret]]:
-        """One page of the secrets of a tenant, without their values."""
+        """One page of a tenant's secrets, without their values."""
         query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
         return Call(method="GET", path=f"{_API}/secrets", answer=v.Page[v.Secret], query=query)
 
@@ -832,7 +832,7 @@ class Keys(Part[R]):
     def list(
         self, *, page_size: int | None = None, page_token: str | None = None
     ) -> Call[v.Page[v.Key]]:
-        """One page of the API keys, newest first."""
+        """One page of API keys, newest first."""
         return _listed(f"{_API}/keys", v.Page[v.Key], page_size, page_token)
 
     each = Items(list)
@@ -856,7 +856,7 @@ class Monitors(Part[R]):
         headers: Mapping[str, str] | None = None,
         secrets: str | None = None,
     ) -> Call[v.Monitor]:
-        """Send an alert to `url` if the job has no success within the grace period."""
+        """Send an alert to `url` if the job does not succeed within the grace period."""
         document = {
             "job_id": job_id,
             "url": url,
@@ -870,7 +870,7 @@ class Monitors(Part[R]):
     def list(
         self, *, page_size: int | None = None, page_token: str | None = None
     ) -> Call[v.Page[v.Monitor]]:
-        """One page of the monitors, newest first."""
+        """One page of monitors, newest first."""
         return _listed(f"{_API}/monitors", v.Page[v.Monitor], page_size, page_token)
 
     each = Items(list)
@@ -901,7 +901,7 @@ class Groups(Part[R]):
         secrets: str | None = None,
         tenant_id: str | None = None,
     ) -> Call[v.Group]:
-        """Create an open group, whose callback is sent to `url`."""
+        """Create an open group; its callback is sent to `url`."""
         document = {
             "name": name,
             "url": url,
@@ -924,7 +924,7 @@ class Groups(Part[R]):
         job_ids: Iterable[str] = (),
         execution_ids: Iterable[str] = (),
     ) -> Generator[Call[v.Group], v.Group, v.Group]:
-        """Add one-time jobs, or executions, to an open group: up to 10,000 with each request."""
+        """Add one-time jobs or executions to an open group, up to 10,000 per request."""
         jobs, executions = [*job_ids], [*execution_ids]
         while True:
             some_jobs, jobs = jobs[:MAX_MEMBERS_ADDED], jobs[MAX_MEMBERS_ADDED:]
@@ -970,7 +970,7 @@ class Calendars(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Calendar]]:
-        """One page of the calendars of a tenant, by name."""
+        """One page of a tenant's calendars, by name."""
         query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
         return Call(method="GET", path=f"{_API}/calendars", answer=v.Page[v.Calendar], query=query)
 
@@ -998,7 +998,7 @@ def _calendar(method: str, name: str, tenant_id: str | None) -> Call[v.Calendar]
 
 
 class Cell(Part[R]):
-    """What concerns the whole cell."""
+    """The cell as a whole: audit trail, forecast, overview and fleet."""
 
     @Method
     def audit(
@@ -1024,7 +1024,7 @@ class Cell(Part[R]):
         job_id: str | None = None,
         tenant_id: str | None = None,
     ) -> Call[v.SchedulePreview]:
-        """A schedule in words, its next runs, and what clock changes do to it."""
+        """A schedule in words, its next runs, and the effect of clock changes."""
         document = {
             "schedule": schedule,
             "count": count,
@@ -1039,7 +1039,7 @@ class Cell(Part[R]):
     def forecast(
         self, *, hours: int | None = None, tenant_id: str | None = None
     ) -> Call[v.Forecast]:
-        """The number of executions due, by minute."""
+        """The number of executions due per minute."""
         query = {"hours": hours, "tenant_id": tenant_id}
         return Call(method="GET", path=f"{_API}/forecast", answer=v.Forecast, query=query)
 
@@ -1054,7 +1054,7 @@ class Cell(Part[R]):
 
     @Method
     def overview(self, *, window: str | None = None) -> Call[v.Overview]:
-        """The state of the cell: what happened in a window (15m, 1h, 6h, 24h), what waits."""
+        """The state of the cell: what happened in a window (15m, 1h, 6h, 24h) and what is waiting."""
         path = f"{_API}/overview"
         return Call(method="GET", path=path, answer=v.Overview, query={"window": window})
 
@@ -1066,7 +1066,7 @@ class Cell(Part[R]):
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Worker]]:
-        """One page of the workers, newest first: alive, lost or all."""
+        """One page of workers, newest first: alive, lost or all."""
         query = {"state": state, "page_size": page_size, "page_token": page_token}
         return Call(method="GET", path=f"{_API}/workers", answer=v.Page[v.Worker], query=query)
 
@@ -1074,7 +1074,7 @@ class Cell(Part[R]):
 
     @Method
     def worker(self, session_id: str) -> Call[v.WorkerWithExecutions]:
-        """Read a worker and what it runs."""
+        """Read a worker and what it is running."""
         return Call(
             method="GET",
             path=f"{_API}/workers/{{session_id}}",

@@ -1,7 +1,7 @@
-"""The values of the API: what is sent and what is returned, as frozen structs.
+"""The values that are sent to the API and returned by it, as frozen structs.
 
-Fields have the names of the API. Those of requests that have their defaults are not sent. A choice, such as a status, is a `str`: a newer server may have
-more of them than this client knows. A field that is None in a request has its default.
+Fields have the same names as in the API. Request fields that have their defaults are not sent. A choice, such as a status, is a `str`, because
+a newer server may have values that this client does not know. None in a request means the default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a job runs. Made by `cron`, `every`, `at` or `delay`."""
+    """When a job runs. Create one with `cron`, `every`, `at` or `delay`."""
 
     cron: str | None = None
     every_seconds: int | None = None
@@ -27,7 +27,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timezone: str | None = None  # an IANA name
     dst_gap: str | None = None  # run_after, skip
     dst_overlap: str | None = None  # once, twice
-    jitter_seconds: int | None = None  # each job runs up to so much later, always by the same time
+    jitter_seconds: int | None = (
+        None  # each job runs up to this much later, always by the same time
+    )
     exclude: tuple[str, ...] = ()  # names of calendars
     starts_at: datetime | None = None
     ends_at: datetime | None = None
@@ -39,12 +41,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def cron(rule: str, *, timezone: str | None = None, **fields: Any) -> Schedule:
-    """By a cron rule of 5 or 6 fields, or a macro such as @daily."""
+    """A schedule by a cron rule of 5 or 6 fields, or a macro such as @daily."""
     return Schedule(cron=rule, timezone=timezone, **fields)
 
 
 def every(seconds: int, **fields: Any) -> Schedule:
-    """Every so many seconds, from `starts_at` or from the creation of the job."""
+    """A schedule by an interval, counted from `starts_at` or from the creation of the job."""
     return Schedule(every_seconds=seconds, **fields)
 
 
@@ -54,7 +56,7 @@ def at(instant: datetime) -> Schedule:
 
 
 def delay(seconds: int) -> Schedule:
-    """Once, so many seconds after the creation of the job."""
+    """Once, this many seconds after the job is created."""
     return Schedule(delay_seconds=seconds)
 
 
@@ -75,14 +77,14 @@ class Webhook(
 class Task(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="TASK", tag_field="type"
 ):
-    """A handler of a worker, by name."""
+    """A task that workers serve, by name."""
 
     name: str
     payload: Any = None
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often and when a failed execution is attempted again."""
+    """How often and when a failed execution is retried."""
 
     max_retries: int | None = None
     backoff: str | None = None  # FIXED, LINEAR, EXPONENTIAL, EXPONENTIAL_WITH_JITTER, LIST
@@ -175,18 +177,18 @@ class Job(NewJob, frozen=True, kw_only=True):
     notifications: Sequence[Notification]
     schedule_words: str = ""  # when it runs, in plain English
     paused: PauseDetails | None = None
-    last_outcomes: Sequence[LastOutcome] = ()  # newest first; only if they were asked for
+    last_outcomes: Sequence[LastOutcome] = ()  # newest first; only if requested
     warnings: Sequence[JobWarning] = ()
 
 
 class CreatedJob(msgspec.Struct, frozen=True):
-    """One job of a batch that was created, or kept."""
+    """One job of a batch that was created or kept."""
 
     job_id: str
 
 
 class RefusedJob(msgspec.Struct, frozen=True):
-    """One job of a batch that was refused."""
+    """One job of a batch that was rejected."""
 
     code: str
     detail: str
@@ -218,22 +220,22 @@ class PreviewedRun(msgspec.Struct, frozen=True):
 
     scheduled_for: datetime  # in the time zone of the schedule
     utc: datetime
-    note: str | None  # the effect of a clock change or of a calendar
+    note: str | None  # the effect of a clock change or a calendar
 
 
 class ClockChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to a schedule when the clocks of its time zone change."""
+    """The effect of a clock change in the time zone on a schedule."""
 
     at: datetime
     kind: str  # forward, back
     shift_seconds: int
     affected: bool
     note: str
-    runs: Sequence[PreviewedRun]  # of that day, around the change
+    runs: Sequence[PreviewedRun]  # on that day, around the change
 
 
 class SchedulePreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule means."""
+    """A schedule, explained."""
 
     words: str
     timezone: str
@@ -243,14 +245,14 @@ class SchedulePreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of an execution."""
+    """One attempt of an execution."""
 
     attempt: int
     status: str
     started_at: datetime
     finished_at: datetime | None
     error: str | None
-    kind: str | None  # of the failure: timeout, http_503, the name of an exception
+    kind: str | None  # of the failure: timeout, http_503 or an exception name
     fence_token: int | None
     worker_id: str | None
 
@@ -269,7 +271,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     waiting_for: (
         str | None
-    )  # a code of `Explanation`; None: it runs, awaits its target, or has ended
+    )  # a code of `Explanation`; None: it is running, awaits its target, or has ended
     scheduled_for: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -287,24 +289,24 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockedBy(msgspec.Struct, frozen=True):
-    """The execution that another one waits for."""
+    """The execution that another one is waiting for."""
 
     execution_id: str
     job_id: str
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds the thing that an execution waits for."""
+    """What holds the thing that an execution is waiting for."""
 
     execution_id: str | None
     job_id: str | None
     worker: str | None
-    limit: int | None  # of executions at once
+    limit: int | None  # maximum executions at once
     in_use: int | None
 
 
 class LastError(msgspec.Struct, frozen=True, kw_only=True):
-    """How the latest attempt that has ended failed."""
+    """How the latest finished attempt failed."""
 
     kind: str | None
     error: str | None
@@ -312,7 +314,7 @@ class LastError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastDue(msgspec.Struct, frozen=True, kw_only=True):
-    """The last due occurrence of a job, if it has ended and did not succeed."""
+    """The last due occurrence of a job, if it ended without success."""
 
     execution_id: str
     scheduled_for: datetime
@@ -323,13 +325,13 @@ class LastDue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The one thing that a job or an execution waits for."""
+    """The one thing that a job or an execution is waiting for."""
 
     code: str
     message: str
     since: datetime | None = None
-    until: datetime | None  # when that changes without intervention
-    expected_at: datetime | None = None  # when its holder ends, if it runs as long as usual
+    until: datetime | None  # when that ends on its own
+    expected_at: datetime | None = None  # when its holder is likely to end: an estimate
     execution_id: str | None
     blocked_by: BlockedBy | None
     holder: Holder | None = None
@@ -337,7 +339,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     last_error: LastError | None = None
     paused: PauseDetails | None = None
-    last_due: LastDue | None = None  # of a recurring job
+    last_due: LastDue | None = None  # for a recurring job
 
 
 class AuditEntry(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
@@ -357,11 +359,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     execution_id: str
     job_id: str
-    job_name: str | None = None  # at its death
+    job_name: str | None = None  # when it died
     tenant_id: str
     died_at: datetime
     reason: str
-    kind: str | None = None  # of the last failure: timeout, http_503, the name of an exception
+    kind: str | None = None  # of the last failure: timeout, http_503 or an exception name
     error: str | None
     fingerprint: str = ""  # the same for errors that differ only in numbers and ids
     scheduled_for: datetime
@@ -371,7 +373,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters of the same error."""
+    """Dead letters with the same error."""
 
     fingerprint: str
     count: int
@@ -387,7 +389,7 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups with the most dead letters, among those that were looked at."""
+    """The groups with the most dead letters, among those that were examined."""
 
     items: Sequence[DeadLetterGroup]
     looked_at: int
@@ -405,15 +407,15 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class BulkPaused(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call of a pause of many jobs did."""
+    """The result of one call that pauses many jobs."""
 
     paused: int
-    left: int  # jobs that another request was changing; a new pass over all jobs tries them again
-    next_page_token: str | None = None  # None: all jobs have been visited
+    left: int  # jobs that another request was changing; another pass over all jobs retries them
+    next_page_token: str | None = None  # None: all jobs were visited
 
 
 class BulkResumed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call of a resumption of many jobs did."""
+    """The result of one call that resumes many jobs."""
 
     resumed: int
     left: int  # as for BulkPaused
@@ -421,7 +423,7 @@ class BulkResumed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bulk operation would concern."""
+    """What a bulk operation would apply to."""
 
     act: str
     filter: Mapping[str, Any]
@@ -431,7 +433,7 @@ class OperationPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftReason(msgspec.Struct, frozen=True):
-    """Why some of what was selected was left as it is."""
+    """Why some of the selected items were not changed."""
 
     code: str
     count: int
@@ -519,10 +521,10 @@ class Tenant(TenantSettings, frozen=True, kw_only=True):
     """A tenant, with its current counts."""
 
     tenant_id: str
-    counts: Counts | None = None  # None in lists, unless asked for
+    counts: Counts | None = None  # None in lists unless requested
     starts: int | None = None  # in the last hour; None unless listed by share
-    share: float | None = None  # of all starts,
-    fair_share: float | None = None  # and what its weight would give it
+    share: float | None = None  # share of all starts,
+    fair_share: float | None = None  # and the share that its weight entitles it to
 
 
 class Queue(QueueSettings, frozen=True, kw_only=True):
@@ -567,13 +569,13 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSecret(Secret, frozen=True, kw_only=True):
-    """A secret that was set. `value` is the generated one, if there is one; shown once."""
+    """A secret that was set. `value` is the generated value, if any; shown once."""
 
     value: str | None
 
 
 class Monitor(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead man's switch of a job."""
+    """A dead man's switch for a job."""
 
     monitor_id: str
     job_id: str
@@ -589,7 +591,7 @@ class Monitor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Executions whose common end is reported by one callback."""
+    """Executions with one callback when all of them have ended."""
 
     group_id: str
     tenant_id: str
@@ -598,12 +600,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     task: str | None
     members: int
-    ended: Mapping[str, int]  # how many members are known to have ended, by their fate
+    ended: Mapping[str, int]  # how many members are known to have ended, by fate
     created_at: datetime
     closed_at: datetime | None
     ended_at: datetime | None
     execution_id: str | None  # of the callback
-    problem: str | None  # why the callback cannot be created at present
+    problem: str | None  # why the callback cannot be created now
 
 
 class Minute(msgspec.Struct, frozen=True):
@@ -614,11 +616,11 @@ class Minute(msgspec.Struct, frozen=True):
 
 
 class Herd(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs with one rule, which are due at the same moments."""
+    """Jobs with the same rule, which are due at the same moments."""
 
     at: datetime  # the moment with the most executions
     executions: int
-    occurrences: int  # of the rule, in all hours
+    occurrences: int  # of the rule, within the forecast
     rule: str
     timezone: str
     words: str
@@ -627,10 +629,10 @@ class Herd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of executions in the busiest of the recent minutes."""
+    """The number of executions in the busiest recent minute."""
 
     executions: int | None
-    reason: str | None  # why it is not known
+    reason: str | None  # why it cannot be computed
     measured_from: datetime | None
     measured_to: datetime | None
 
@@ -642,8 +644,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     ends_at: datetime
     complete_until: datetime
     estimated: bool
-    minutes: Sequence[Minute]  # only those in which executions are due
-    herds: Sequence[Herd] = ()  # the largest first
+    minutes: Sequence[Minute]  # only minutes with executions due
+    herds: Sequence[Herd] = ()  # largest first
     herd_moments: Sequence[Minute] = ()  # executions of herds, at exactly that moment
     capacity_per_minute: Capacity | None = None
 
@@ -655,7 +657,7 @@ class DueJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     job_name: str | None
     tenant_id: str
-    execution_id: str | None  # None: it is not planned yet
+    execution_id: str | None  # None: not planned yet
 
 
 class ForecastMinute(msgspec.Struct, frozen=True, kw_only=True):
@@ -663,7 +665,7 @@ class ForecastMinute(msgspec.Struct, frozen=True, kw_only=True):
 
     at: datetime  # the start of the minute
     items: Sequence[DueJob]
-    more: bool  # there may be others
+    more: bool  # there may be more
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -675,7 +677,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in some time; None: not shown to this key."""
+    """What happened in a period; None: not shown to this key."""
 
     started: int  # attempts
     succeeded: int | None
@@ -687,14 +689,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(Figures, frozen=True, kw_only=True):
-    """What happened in one part of a window."""
+    """What happened in one part of the window."""
 
     at: datetime
     lateness_ms: Percentiles | None
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How much waits and runs, of one priority."""
+    """How many executions of one priority are waiting and running."""
 
     priority: str
     ready: int
@@ -705,7 +707,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
-    """The node that leads, or led last."""
+    """The node that is or was last the leader."""
 
     node_id: str
     name: str | None
@@ -731,7 +733,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """What an item of attention is about."""
+    """What an attention item is about."""
 
     kind: str
     id: str | None
@@ -740,7 +742,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to look at."""
+    """Something that needs attention."""
 
     code: str
     severity: str  # error, warning, info
@@ -769,7 +771,7 @@ class DeadToday(msgspec.Struct, frozen=True):
 
 
 class FailureCount(msgspec.Struct, frozen=True):
-    """Executions that are dead or were skipped for one reason."""
+    """Executions that died or were skipped for one reason."""
 
     reason: str
     count: int
@@ -817,7 +819,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution that a worker runs."""
+    """An execution that a worker is running."""
 
     execution_id: str
     job_id: str
@@ -830,7 +832,7 @@ class HeldExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerWithExecutions(Worker, frozen=True, kw_only=True):
-    """A worker process, and what it runs."""
+    """A worker process and what it is running."""
 
     executions: Sequence[HeldExecution]
 
@@ -859,7 +861,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circuit(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook target that gets no requests from a process for a while."""
+    """A webhook target to which a process sends no requests for now."""
 
     host: str
     endpoint: str | None
@@ -884,7 +886,7 @@ class Circuits(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether every part of a server works."""
+    """Whether every part of a server is working."""
 
     status: str  # ready, not_ready
     checks: Mapping[str, bool]

@@ -1,1 +1,1 @@
-"""Hourbell as a part of frameworks; each package needs its framework, and nothing else imports it."""
+"""Integrations with frameworks; each package needs its framework, and nothing else imports it."""

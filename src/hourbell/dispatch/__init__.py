@@ -1,7 +1,5 @@
 """Dispatch: how ready executions reach workers, and how their outcomes come back.
 
-`postgres.py` is the implementation: the rows in PostgreSQL are the source of truth.
-
 A worker process holds its claims through one *session* with one expiry. Claims are numbered by the
 worker: repeating a number returns the same executions again, because the first answer may have been
 lost. A heartbeat lists what the worker runs and up to which number its claims are answered;
@@ -9,9 +7,8 @@ executions of those claims that it does not list are released. An outcome counts
 is live and the fence is still that of the claim. The conformance suite in `hourbell.testing`
 expresses all this as tests.
 
-    postgres.py   the implementation
-    bisect.py     settles a batch whatever it contains; `engine/life/settlement.py` decides what each
-                  outcome leads to
+    postgres.py   the implementation: the rows in PostgreSQL are the source of truth
+    bisect.py     settles a batch even if some outcomes in it cannot be stored
     remote.py     workers in other processes, connected through the API
 """
 

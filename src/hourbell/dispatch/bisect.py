@@ -1,4 +1,4 @@
-"""Settle a batch whatever it contains: one bad outcome does not affect the others.
+"""Settle a batch even if it contains a bad outcome, which does not affect the others.
 
 A batch that the database rejects for its content is bisected until the bad outcome is alone. That
 one is recorded without the parts that could not be stored; if even that is rejected, as dead.

@@ -47,7 +47,7 @@ log = structlog.get_logger(component="worker")
 
 
 class PostgresDispatch:
-    """The default engine."""
+    """Implements `Dispatch`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -8,8 +8,8 @@ session, in the database. This module makes many small calls cheap.
   else a poll every half second, makes the first of the line claim; a claim that gets executions
   wakes two more. So a thousand idle workers cost one claim per poll, and a burst reaches all of
   them.
-- The gate is passed for all of them together. A pass that finds the gate taken by another process
-  is retried, and each process announces what its passes make ready: a waiting claim depends on
+- One pass of the gate serves all of them. A pass that finds the gate locked by another process is
+  retried, and each process announces what its passes make ready: a waiting claim depends on
   notifications, not on the poll.
 - Under a rate limit a claim takes only executions that can start at the same moment, and is
   answered at that moment: a remote worker starts immediately what it is given.

@@ -4,21 +4,21 @@ This is the only entry into the model. Documents are validated in full: every in
 reported at once, with its path, and a job that could never run is rejected. Everything here is
 pure; `timing` validates rules and zones.
 
-    fields          how a document is declared: one line for each field gives reader, renderer and
-                    JSON Schema
-    kinds           the kinds of values that fields have
+        fields          how a document is declared: one line per field yields reader, renderer and
+                        JSON Schema
+        kinds           the types of values that fields have
     problems        all errors of a document
     jobs            the body of a create or a PUT → NewJob
     schedules, actions, policies   its parts
-    common_case     the same for the simplest jobs, several times as fast
+    common_case     the same for the simplest jobs, several times faster
     changes         a patch or a full new document, applied to a job
-    runs            the override of one run, and a backfill
-    pauses          pause and resume, of one job or of all that a filter selects
+    runs            overrides for one run, and backfills
+    pauses          pause and resume, for one job or for all that match a filter
     operations      bulk operations
-    previews, words     a schedule that is tried before a job has it, and in plain English
+    previews, words     previewing a schedule, and describing it in plain English
     settings        tenants, queues and targets
     calendars, monitors, keys, secrets, dead_letters, completions, execution_groups
-                    what their names say
+                    self-explanatory
     render          jobs and executions → what the API, the CLI and the dashboard show
 
 Decisions:

@@ -73,7 +73,7 @@ class _Headers(Kind[dict[str, str]]):
             problems.add_wrong_type(path, "an object", value)
             return None
         if len(value) > MAX_HEADERS:
-            problems.add(path, "too_long", f"must be at most {MAX_HEADERS} headers")
+            problems.add(path, "too_long", f"must have at most {MAX_HEADERS} headers")
             return None
         for name, text in value.items():
             inner = f"{path}.{shown_key(name)}"
@@ -91,7 +91,7 @@ class _Headers(Kind[dict[str, str]]):
         repeated = repeated_header(value)
         if repeated is not None:
             inner = f"{path}.{shown_key(repeated)}"
-            problems.add(inner, "conflict", "appears twice, in another spelling")
+            problems.add(inner, "conflict", "appears twice, with different capitalization")
         return {name: text for name, text in value.items() if isinstance(text, str)}
 
     @property
@@ -119,7 +119,7 @@ class WebhookDocument(ActionDocument):
     )
     signing_secret = Field(
         Text(SECRET_NAME, "the name of a secret: 1 to 64 letters, digits or . _ -"),
-        description="The name of a secret, used instead of `webhook-signing`.",
+        description="The name of the secret to sign with, instead of `webhook-signing`.",
         omit_default=True,
     )
     literal = Field(
@@ -210,12 +210,12 @@ def check_number_of_secrets(document: Document, *parts: object) -> None:
         document.wrong(
             "url",
             "too_long",
-            f"and headers and body use more than {MAX_SECRETS_PER_REQUEST} secrets",
+            f"uses more than {MAX_SECRETS_PER_REQUEST} secrets, counting headers and body",
         )
 
 
 def check_templates(document: Document, key: str, body: object) -> None:
-    """Check the templates in all texts of a body, including keys."""
+    """Check the templates in all strings of a body, including keys."""
     path = document.path(key)
     for text in texts_in(body):
         _check_template(document.problems, path, text, _LITERAL_BODY)

@@ -10,7 +10,7 @@ from hourbell.documents.kinds import LABEL, LABEL_IS, Array, Kind, Label, Schema
 from hourbell.documents.problems import Problems
 from hourbell.model.errors import FieldError, InvalidInput
 
-MAX_DATES = 2_000  # of one calendar
+MAX_DATES = 2_000  # per calendar
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -33,7 +33,7 @@ class _Date(Kind[date]):
                 return date.fromisoformat(value)
         except ValueError:
             pass
-        problems.add(path, "bad_format", "must be an existing date like 2027-12-25")
+        problems.add(path, "bad_format", "must be a valid date like 2027-12-25")
         return None
 
     @property
@@ -48,7 +48,7 @@ class CalendarDocument(Document):
     dates = Field(
         Array(_Date(), 0, MAX_DATES, distinct=True),
         required=REQUIRED,
-        description="In the time zone of each schedule that excludes them.",
+        description="Dates, in the time zone of each schedule that excludes them.",
     )
     tenant_id = Field(Label())
 
@@ -64,6 +64,6 @@ def parse_calendar(document: object) -> NewCalendar:
 
 
 def check_calendar_name(name: str) -> None:
-    """Raise InvalidInput if no calendar can have this name."""
+    """Raise InvalidInput if this is not a valid calendar name."""
     if not LABEL.fullmatch(name):
         raise InvalidInput([FieldError("name", "bad_format", f"must be {LABEL_IS}")])

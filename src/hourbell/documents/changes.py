@@ -62,8 +62,8 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:
     """A document for an existing job, with masks replaced by the stored credentials.
 
-    So a document that was read can be edited and sent back. A mask without a stored value is left
-    in place, and the reader rejects it.
+    This lets a client read a document, edit it and send it back. A mask without a stored value is
+    left in place, and the reader rejects it.
     """
     document = dict(document)
     action = document.get("action")
@@ -158,7 +158,7 @@ def _explicit_retry_policy(spec: JobSpec) -> _Object:
 
 
 def _with_kept_parts(old: NewJob, new: NewJob) -> NewJob:
-    """Keep what a change does not concern: the trace, and the anchor of an unchanged interval."""
+    """Keep what a change does not affect: the trace, and the anchor of an unchanged interval."""
     new = replace(new, traceparent=old.traceparent, trace_link=old.trace_link)
     before, after = old.schedule, new.schedule
     if not isinstance(before, Every) or not isinstance(after, Every):
@@ -169,7 +169,7 @@ def _with_kept_parts(old: NewJob, new: NewJob) -> NewJob:
 
 
 def _changed(old: NewJob, new: NewJob) -> frozenset[str]:
-    # Compared as JSON: in Python 1 equals true, but to the target of a webhook they differ.
+    # Compared as JSON: in Python 1 equals true, but the target of a webhook sees a difference.
     def as_json(job: NewJob, field: str) -> bytes:
         return msgspec.json.encode(getattr(job, field))
 

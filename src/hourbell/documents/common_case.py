@@ -1,12 +1,12 @@
 """Fast path for simple documents of one-time jobs.
 
-`documents` reads field by field, so that it can report every error. Most documents are valid and
+`documents` reads field by field so that it can report every error. Most documents are valid and
 short; for these one pass of a strict decoder is enough. Anything else is left to the full reader,
 which alone reports errors: `read_simple_job` and `SimpleJob.new_job` then return None. A property
 test checks that both readers give the same result for every document that both accept.
 
 Repeated keys in an object are detected by counting: the decoded value, encoded again, has as many
-quotation marks as the text, unless the decoder has dropped a key (a plain text has no escapes).
+quotation marks as the text unless the decoder dropped a key (a simple document has no escapes).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def read_simple_job(text: bytes) -> SimpleJob | None:
 
 
 def _has_long_number(text: bytes) -> bool:
-    # A long number covers one of the bytes at its distance; in most texts none of these is a digit.
+    # A number that is too long covers a byte at one of these positions; most texts have no digit there.
     sample = text[MAX_DIGITS :: MAX_DIGITS + 1]
     return _DIGIT.search(sample) is not None and _LONG_NUMBER.search(text) is not None
 

@@ -1,4 +1,4 @@
-"""The document with which a target reports the outcome of a request that it has accepted."""
+"""The document in which a target reports the outcome of a request that it accepted earlier."""
 
 import re
 
@@ -39,7 +39,7 @@ class CompletionDocument(Document):
         Json(MAX_RESULT_BYTES),
         description=f"On success: any JSON value of up to {MAX_RESULT_BYTES} bytes.",
     )
-    error = Field(_Error(), description="On failure.")
+    error = Field(_Error(), description="On failure: a human-readable message.")
 
 
 def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:

@@ -18,7 +18,7 @@ from hourbell.documents.kinds import (
 from hourbell.documents.problems import Problems
 from hourbell.model.executions import REASONS, ExecutionStatus, Reason
 
-MAX_BULK_LIMIT = 10_000  # dead letters that one call replays or purges
+MAX_BULK_LIMIT = 10_000  # dead letters replayed or purged in one call
 DEFAULT_BULK_LIMIT = 1_000
 MAX_PER_SECOND = 100_000
 
@@ -47,7 +47,7 @@ class _Fingerprint(Text):
     """The fingerprint of an error."""
 
     def __init__(self) -> None:
-        super().__init__(re.compile("[0-9a-f]{16}"), "16 hexadecimal digits, as a list shows them")
+        super().__init__(re.compile("[0-9a-f]{16}"), "16 hexadecimal digits, as shown in lists")
 
 
 class DeadLetterFilterDocument(Document):
@@ -56,7 +56,7 @@ class DeadLetterFilterDocument(Document):
     reason = Field(choice_of(sorted(REASONS[ExecutionStatus.DEAD])))
     died_from = Field(Instant(), name="from", description="Lower bound of died_at, inclusive.")
     died_to = Field(Instant(), name="to", description="Upper bound of died_at, exclusive.")
-    fingerprint = Field(_Fingerprint(), description="Of the error, as a group of errors has it.")
+    fingerprint = Field(_Fingerprint(), description="Fingerprint of the error.")
 
 
 class PurgeDocument(DeadLetterFilterDocument):

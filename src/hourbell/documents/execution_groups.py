@@ -8,7 +8,7 @@ from hourbell.documents.kinds import Array, ExecutionId, JobId, Label, Line
 from hourbell.documents.problems import Problems
 from hourbell.model.jobs import MAX_NAME, SecretsCheck
 
-MAX_ADDED = 10_000  # members that one request adds
+MAX_ADDED = 10_000  # members added by one request
 
 
 class NewGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class MembersDocument(Document):
     job_ids = Field(
         Array(JobId(), 0, MAX_ADDED),
         default=(),
-        description="One-time jobs: each is its execution.",
+        description="One-time jobs; each counts as its execution.",
     )
 
 

@@ -1,6 +1,6 @@
 """Documents and their fields: each field is declared once.
 
-A document is a class, and its attributes are the fields that it may have:
+A document is a class; its attributes are the fields that it may have:
 
     class RateLimitDocument(Document):
         per_second = Field(Number(MIN_RATE, MAX_RATE), required=REQUIRED)
@@ -16,7 +16,7 @@ Three things come from this declaration, so they cannot differ:
 - The JSON Schema. `request_object(RateLimitDocument)` describes it in a request,
   `response_object(…)` in a response.
 
-Rules that concern several fields are plain code beside the class. `null` means "not given"
+Rules that involve several fields are plain code next to the class. `null` means "not given"
 everywhere.
 """
 
@@ -30,7 +30,7 @@ from hourbell.documents.kinds import Kind, Schema
 from hourbell.documents.problems import MAX_PROBLEMS, Problems, json_type, shown_key, suggestion
 from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 
-MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is expensive
+MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each suggestion is expensive
 REQUIRED = "is required"
 
 _Renderer = Callable[[Any], object]
@@ -40,7 +40,7 @@ D = TypeVar("D", bound="Document")
 
 
 class Field(Generic[T]):
-    """A field of a document; its name is that of the attribute, unless one is given."""
+    """A field of a document, named after its attribute unless a name is given."""
 
     __slots__ = ("default", "description", "kind", "name", "omit_default", "required")
 
@@ -102,7 +102,7 @@ class Field(Generic[T]):
         return self.default if found is None else found
 
     def render(self, value: object) -> object:
-        """The JSON value of a value; null for None."""
+        """A value as JSON; null for None."""
         return None if value is None else self.kind.render(value)
 
     @property
@@ -119,7 +119,7 @@ class Field(Generic[T]):
 
     @property
     def shown_schema(self) -> Schema:
-        """The JSON Schema of the field in a response that would rather omit it than have null."""
+        """The JSON Schema of the field in a response that omits it instead of showing null."""
         return self._described(self.kind.response_schema)
 
     def _described(self, schema: Schema) -> Schema:
@@ -221,12 +221,12 @@ class Document:
 
 
 def _renderer(kind: Kind[Any]) -> _Renderer | None:
-    """How values of a kind are rendered; None: as they are."""
+    """How values of a kind are rendered; None: unchanged."""
     return None if type(kind).render is Kind.render else kind.render
 
 
 class Object(Kind[D]):
-    """An object inside a document; `name` is that of its schema, if it has one of its own."""
+    """An object inside a document; `name` is the name of its schema, if it has one of its own."""
 
     def __init__(self, document: type[D], name: str = "") -> None:
         self.document, self.name = document, name

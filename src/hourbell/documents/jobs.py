@@ -78,13 +78,13 @@ class _Labels(Kind[dict[str, str]]):
             problems.add_wrong_type(path, "an object", value)
             return None
         if len(value) > MAX_LABELS:
-            problems.add(path, "too_long", f"must be at most {MAX_LABELS} labels")
+            problems.add(path, "too_long", f"must have at most {MAX_LABELS} labels")
             return None
         labels: dict[str, str] = {}
         for name, text in value.items():
             inner = f"{path}.{shown_key(name)}"
             if not LABEL.fullmatch(name):
-                problems.add(inner, "bad_format", f"must have a name of {LABEL_IS}")
+                problems.add(inner, "bad_format", f"must have a name that is {LABEL_IS}")
             elif text is None:
                 problems.add(inner, "required", "must be a string, not null")
             else:
@@ -112,18 +112,20 @@ class JobDocument(Document):
     action = Field(Object(ActionDocument), required=REQUIRED)
     retry_policy = Field(Object(RetryPolicyDocument, "RetryPolicy"))
     timeout_seconds = Field(
-        Integer(1, MAX_TIMEOUT_SECONDS), default=DEFAULT_TIMEOUT_SECONDS, description="Per attempt."
+        Integer(1, MAX_TIMEOUT_SECONDS),
+        default=DEFAULT_TIMEOUT_SECONDS,
+        description="Timeout of one attempt.",
     )
     delivery = Field(choice_of(Delivery), default=Delivery.AT_LEAST_ONCE)
     queue = Field(Label(), default=DEFAULT_QUEUE)
     priority = Field(Choice({each.name: each for each in Priority}), default=Priority.MEDIUM)
     start_deadline_seconds = Field(
         Integer(1, MAX_START_DEADLINE_SECONDS),
-        description="After scheduled_for; an execution that cannot start by then is SKIPPED.",
+        description="Counts from scheduled_for; an execution that cannot start by then is SKIPPED.",
     )
     deadline_seconds = Field(
         Integer(1, MAX_DEADLINE_SECONDS),
-        description="After scheduled_for, over all attempts; the execution is then DEAD.",
+        description="Counts from scheduled_for, over all attempts; after that the execution is DEAD.",
     )
     concurrency_key = Field(
         Line(MAX_CONCURRENCY_KEY),
@@ -135,7 +137,7 @@ class JobDocument(Document):
     concurrency_limit = Field(
         Integer(1, MAX_CONCURRENCY_LIMIT),
         default=1,
-        description="How many executions with the key may run at once.",
+        description="How many executions with the same key may run at once.",
     )
     unique_key = Field(
         Line(MAX_UNIQUE_KEY),
@@ -155,12 +157,12 @@ class _RecurringFields(Document):
     catch_up_window_seconds = Field(
         Integer(1, MAX_CATCH_UP_WINDOW_SECONDS),
         default=DEFAULT_CATCH_UP_WINDOW_SECONDS,
-        description="For the misfire policy `all`.",
+        description="Applies to the misfire policy `all`.",
     )
     catch_up_limit = Field(
         Integer(1, MAX_CATCH_UP_LIMIT),
         default=DEFAULT_CATCH_UP_LIMIT,
-        description="For the misfire policy `all`.",
+        description="Applies to the misfire policy `all`.",
     )
     overlap_policy = Field(choice_of(Overlap), default=Overlap.ALLOW)
 
@@ -169,7 +171,7 @@ RECURRING_FIELDS = tuple(_RecurringFields.FIELDS)
 
 
 class RecurringJobDocument(_RecurringFields, JobDocument):
-    """The definition of a recurring job. A ONE_TIME job is read as one, to say what it lacks."""
+    """The definition of a recurring job. A ONE_TIME job is read as one, to report what it lacks."""
 
 
 def definition(job: NewJob) -> dict[str, Any]:
@@ -308,6 +310,6 @@ def _check_deadlines(
         if seconds is None:
             continue
         if _LAST - at < timedelta(seconds=seconds):
-            document.wrong(key, "out_of_range", "ends after the year 9999")
+            document.wrong(key, "out_of_range", "is too long: it ends after the year 9999")
         elif now is not None and now - at >= timedelta(seconds=seconds):
             document.wrong(key, "never_runs", "has already passed, so the job would never run")

@@ -7,11 +7,11 @@ from hourbell.documents.kinds import Label, Line, Short, choice_of
 from hourbell.documents.problems import Problems
 from hourbell.security.access import MAX_KEY_NAME, KeyRole
 
-MAX_SENT_KEY = 200  # characters; longer texts are not keys
+MAX_SENT_KEY = 200  # characters; anything longer is not a key
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A checked request for a key."""
+    """A checked request to create a key."""
 
     name: str
     role: KeyRole

@@ -1,4 +1,4 @@
-"""The kinds of values that fields have: how each is read, rendered, and described in JSON Schema.
+"""The types of values that fields have: how each is read, rendered, and described in JSON Schema.
 
 A kind reads one JSON value that is not null. For an invalid value it records the problem and
 returns None.
@@ -121,7 +121,7 @@ class Boolean(Kind[bool]):
 
 
 class String(Kind[str]):
-    """Any string. Kinds with further rules extend this one."""
+    """Any string. Kinds with further rules extend this class."""
 
     def read(self, value: object, path: str, problems: Problems) -> str | None:
         if isinstance(value, str):
@@ -217,7 +217,7 @@ class NameAndValue(Short):
 
 
 class Choice(Kind[T]):
-    """One of several words, each of which stands for a value."""
+    """One of several words, each of which maps to a value."""
 
     def __init__(self, choices: Mapping[str, T]) -> None:
         self.choices = choices
@@ -277,7 +277,7 @@ class Instant(Kind[datetime]):
 
 
 class InstantOrWall(Instant):
-    """An instant, or a date and time without an offset: naive, a wall time of some zone."""
+    """An instant, or a date and time without an offset: naive, a wall time in some zone."""
 
     def read(self, value: object, path: str, problems: Problems) -> datetime | None:
         if not isinstance(value, str):
@@ -296,9 +296,9 @@ class InstantOrWall(Instant):
 
 
 class Array(Kind[tuple[T, ...]]):
-    """An array of `min_items` to `max_items` values of a kind; if `distinct`, without repetition.
+    """An array of `min_items` to `max_items` values of a kind; if `distinct`, without duplicates.
 
-    `if_empty` is the message about an empty array, if there is more to say than the limits.
+    `if_empty` is the message for an empty array, if there is more to say than the limits.
     """
 
     def __init__(
@@ -385,7 +385,7 @@ class JobId(Kind[int]):
         try:
             return parse_job_id(value)
         except UnknownId:
-            message = "is not the id of a job, such as job_0000000000016"
+            message = "is not a job id, such as job_0000000000016"
             problems.add(path, "bad_format", message)
             return None
 
@@ -407,7 +407,7 @@ class ExecutionId(Kind[int]):
         try:
             return parse_execution_id(value)
         except UnknownId:
-            problems.add(path, "bad_format", "is not the id of any execution")
+            problems.add(path, "bad_format", "is not an execution id, such as exe_0000000000016")
             return None
 
     @property
@@ -428,7 +428,7 @@ class OperationId(Kind[int]):
         try:
             return parse_operation_id(value)
         except UnknownId:
-            problems.add(path, "bad_format", "is not the id of any operation")
+            problems.add(path, "bad_format", "is not an operation id, such as ops_0000000000016")
             return None
 
     @property
@@ -451,7 +451,7 @@ def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode,
     if not isinstance(value, dict | list):
         return None
     if not depth:
-        return path, "too_deep", f"must not be nested deeper than {MAX_DEPTH}"
+        return path, "too_deep", f"must not be nested more than {MAX_DEPTH} levels deep"
     inner: Iterable[tuple[str, object]]
     if isinstance(value, list):
         inner = ((f"[{index}]", item) for index, item in enumerate(value))

@@ -12,7 +12,7 @@ class MonitorDocument(Document):
     grace_seconds = Field(
         Integer(1, MAX_GRACE_SECONDS),
         required=REQUIRED,
-        description="After the expected occurrence.",
+        description="How long after the expected occurrence the job may succeed.",
     )
     url = WebhookDocument.url
     headers = WebhookDocument.headers

@@ -1,4 +1,4 @@
-"""The documents of bulk operations: an act on everything that a filter selects."""
+"""The documents of bulk operations: an action on everything that matches a filter."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -35,7 +35,7 @@ _OF_DEAD_LETTERS = ("job_id", "reason", "from", "to", "fingerprint")
 
 
 class JobSelector(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs an operation concerns; None: no restriction."""
+    """Which jobs an operation applies to; None: no restriction."""
 
     tenant_id: str | None = None
     queue: str | None = None
@@ -46,10 +46,10 @@ class JobSelector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An act, and what it concerns."""
+    """An action, and what it applies to."""
 
     act: Act
-    filter: Mapping[str, Any]  # as it was given
+    filter: Mapping[str, Any]  # as given in the request
     selected: JobSelector | DeadLetterFilter
     reason: str | None = None
     until: datetime | None = None
@@ -61,20 +61,23 @@ class OperationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationFilterDocument(DeadLetterFilterDocument):
-    queue = Field(DeadLetterFilterDocument.tenant_id.kind, description="Of jobs.")
-    label = Field(NameAndValue(), description="Of jobs, as name:value, such as team:billing.")
-    name_prefix = Field(Short(MAX_NAME), description="Of jobs.")
+    queue = Field(DeadLetterFilterDocument.tenant_id.kind, description="Only jobs in this queue.")
+    label = Field(
+        NameAndValue(),
+        description="Only jobs with this label, as name:value, such as team:billing.",
+    )
+    name_prefix = Field(Short(MAX_NAME), description="Only jobs whose names begin with this.")
     paused_reason = Field(
         Line(MAX_PAUSE_REASON), description="Only jobs that were paused with this reason."
     )
-    operation_id = Field(OperationId(), description="Only jobs that this operation has paused.")
+    operation_id = Field(OperationId(), description="Only jobs that were paused by this operation.")
 
 
 class OperationPreviewDocument(Document):
     act = Field(
         Choice(_ACTS),
         required=REQUIRED,
-        description="`pause` and `resume` concern jobs, `replay` and `purge` dead letters.",
+        description="`pause` and `resume` apply to jobs, `replay` and `purge` to dead letters.",
     )
     filter = Field(
         Object(OperationFilterDocument),
@@ -84,16 +87,17 @@ class OperationPreviewDocument(Document):
 
 class OperationDocument(OperationPreviewDocument):
     reason = Field(
-        PauseDocument.reason.kind, description="Why. Of a pause also the reason of each pause."
+        PauseDocument.reason.kind,
+        description="Why; for `pause`, also the pause reason of each job.",
     )
-    until = Field(Instant(), description="Of a pause: the jobs are resumed then.")
+    until = Field(Instant(), description="For `pause`: when the jobs are resumed.")
     rate_per_second = Field(
-        Integer(1, MAX_PER_SECOND), description="Of a replay: executions due per second."
+        Integer(1, MAX_PER_SECOND), description="For `replay`: executions due per second."
     )
 
 
 def parse_operation_preview(document: object) -> OperationRequest:
-    """The act and its filter; raises InvalidInput with every invalid field."""
+    """The action and its filter; raises InvalidInput with every invalid field."""
     opened = OperationPreviewDocument.open(document, Problems())
     request = _read(opened)
     opened.finish()
@@ -108,9 +112,9 @@ def parse_operation(document: object) -> OperationRequest:
     request = _read(opened)
     reason, until, rate = opened.reason, opened.until, opened.rate_per_second
     if request is not None and request.act != "pause":
-        opened.forbid("until", "applies to a pause only")
+        opened.forbid("until", "applies only to pause")
     if request is not None and request.act != "replay":
-        opened.forbid("rate_per_second", "applies to a replay only")
+        opened.forbid("rate_per_second", "applies only to replay")
     opened.finish()
     opened.problems.raise_if_any()
     assert request is not None

@@ -1,4 +1,4 @@
-"""The documents that pause and resume jobs: one of them, or all that a filter selects."""
+"""The documents that pause and resume jobs: a single one, or all that match a filter."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from hourbell.documents.kinds import Instant, Integer, Label, Line, NameAndValue
 from hourbell.documents.problems import Problems
 from hourbell.model.jobs import MAX_PAUSE_REASON, Pause
 
-MAX_BULK_LIMIT = 10_000  # jobs that one call pauses or resumes
+MAX_BULK_LIMIT = 10_000  # jobs paused or resumed in one call
 DEFAULT_BULK_LIMIT = 1_000
 
 
@@ -23,7 +23,7 @@ class JobSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 class PauseDocument(Document):
     reason = Field(Line(MAX_PAUSE_REASON), description="Shown by explain.")
-    until = Field(Instant(), description="The job is resumed then. Must be in the future.")
+    until = Field(Instant(), description="When the job is resumed. Must be in the future.")
 
 
 class _SelectionDocument(Document):
@@ -35,7 +35,7 @@ class _SelectionDocument(Document):
 
 
 class BulkPauseDocument(PauseDocument, _SelectionDocument):
-    """Pauses the jobs that are selected."""
+    """Pauses the selected jobs."""
 
 
 class BulkResumeDocument(_SelectionDocument):
@@ -61,7 +61,7 @@ def parse_bulk_pause(document: object) -> tuple[JobSelection, Pause]:
 
 
 def parse_bulk_resume(document: object) -> tuple[JobSelection, str | None]:
-    """The jobs to resume, and the reason that they were paused with; None: any."""
+    """The jobs to resume, and the reason they were paused with; None: any."""
     bulk = BulkResumeDocument.open(document, Problems())
     reason = bulk.reason
     return _selection(bulk), reason

@@ -60,7 +60,7 @@ class RetryPolicyDocument(Document):
 
 
 def render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:
-    """The document of a retry policy, with the fields of its kind of backoff only."""
+    """The document of a retry policy, with only the fields of its kind of backoff."""
     shown = RetryPolicyDocument.render(policy)
     for name in LIST_FIELDS if policy.delays_seconds is None else FORMULA_FIELDS:
         del shown[name]
@@ -99,7 +99,9 @@ def _read_list(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryP
     retries = document.max_retries
     sound = not document.problems.touch(document.path("delays_seconds"))
     if document.given("max_retries") and sound and retries != len(delays):
-        document.wrong("max_retries", "conflict", "must be the number of delays_seconds or omitted")
+        document.wrong(
+            "max_retries", "conflict", "must equal the number of delays_seconds, or be omitted"
+        )
     return RetryPolicy(max_retries=len(delays), backoff=Backoff.LIST, delays_seconds=delays)
 
 
@@ -108,7 +110,9 @@ def _read_formula(document: RetryPolicyDocument, backoff: Backoff | None) -> Ret
     if not document.given("max_delay_seconds"):
         longest = max(longest, initial)
     elif longest < initial:
-        document.wrong("max_delay_seconds", "conflict", "must not be below initial_delay_seconds")
+        document.wrong(
+            "max_delay_seconds", "conflict", "must not be less than initial_delay_seconds"
+        )
     return RetryPolicy(
         max_retries=document.max_retries,
         backoff=backoff or _DEFAULT.backoff,

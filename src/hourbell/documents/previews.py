@@ -1,4 +1,4 @@
-"""The document of a schedule that is tried before a job has it."""
+"""The document that previews a schedule, before any job has it."""
 
 from datetime import datetime
 
@@ -23,17 +23,17 @@ class PreviewDocument(Document):
     )
     count = Field(Integer(1, MAX_PREVIEWED), default=DEFAULT_PREVIEWED)
     clock_changes = Field(
-        Boolean(), default=True, description="False: the list of clock changes stays empty."
+        Boolean(), default=True, description="If false, the list of clock changes stays empty."
     )
     job_id = Field(
         JobId(),
-        description="The job that is to get the schedule: its id decides about H and jitter.",
+        description="The job that will get the schedule; its id determines H and jitter.",
     )
-    tenant_id = Field(Label(), description="Whose calendars the schedule excludes.")
+    tenant_id = Field(Label(), description="The tenant whose calendars the schedule excludes.")
 
 
 class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule, and what to say about it."""
+    """A schedule, and what to report about it."""
 
     schedule: Schedule
     window: Window
@@ -45,7 +45,7 @@ class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_preview(document: object, now: datetime) -> PreviewRequest:
-    """The schedule to try; raises InvalidInput with every invalid field."""
+    """The schedule to preview; raises InvalidInput with every invalid field."""
     problems = Problems()
     preview = PreviewDocument.open(document, problems)
     job_id, schedule = preview.job_id, preview.schedule

@@ -27,11 +27,11 @@ class Problems:
             self._errors.append(FieldError(path, code, message))
 
     def add_wrong_type(self, path: str, expected: str, value: object) -> None:
-        """Record that a value has another JSON type than the expected one."""
+        """Record that a value does not have the expected JSON type."""
         self.add(path, "wrong_type", f"must be {expected}, not {json_type(value)}")
 
     def touch(self, *paths: str) -> bool:
-        """Whether one of these fields, or a part of it, has a recorded problem."""
+        """Whether one of these fields, or part of it, has a recorded problem."""
         return any(
             error.path == path or error.path.startswith((path + ".", path + "["))
             for error in self._errors
@@ -53,7 +53,7 @@ def json_type(value: object) -> str:
     if isinstance(value, int):
         return "a number"
     if isinstance(value, float):
-        return "a fraction" if math.isfinite(value) else "an infinite number"
+        return "a fractional number" if math.isfinite(value) else "an infinite number"
     if isinstance(value, str):
         return "a string"
     return "an array" if isinstance(value, list) else "an object"
@@ -67,7 +67,7 @@ def shown_key(key: str) -> str:
 
 
 def text_problem(text: str) -> str | None:
-    """Why a text cannot be stored, or None: PostgreSQL rejects NUL, UTF-8 lone surrogates."""
+    """Why a text cannot be stored, or None: PostgreSQL rejects NUL, and UTF-8 rejects lone surrogates."""
     if "\0" in text:
         return "must not contain the NUL character"
     try:
@@ -90,7 +90,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def _own_parts_are_alike(one: str, other: str) -> bool:
-    """Whether two names are similar without their common first and last words.
+    """Whether two names are similar apart from their common first and last words.
 
     `jitter_seconds` is not similar to `every_seconds`.
     """
@@ -102,6 +102,6 @@ def _own_parts_are_alike(one: str, other: str) -> bool:
         ones.pop(0)
         others.pop(0)
     if not ones or not others:
-        return True  # one is part of the other, as `timeout` of `timeout_seconds`
+        return True  # one is part of the other, like `timeout` and `timeout_seconds`
     matcher = difflib.SequenceMatcher(None, "_".join(ones), "_".join(others))
     return matcher.ratio() >= _ALIKE

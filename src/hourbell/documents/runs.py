@@ -1,4 +1,4 @@
-"""The documents of runs on request: of one run now, and of past occurrences."""
+"""The documents of runs on request: one run now, or past occurrences."""
 
 from datetime import datetime
 
@@ -17,13 +17,11 @@ class RunDocument(Document):
 
 
 class BackfillDocument(Document):
-    after = Field(
-        Instant(), required=REQUIRED, description="No run for an occurrence at or before this."
-    )
+    after = Field(Instant(), required=REQUIRED, description="Start of the range, exclusive.")
     through = Field(
         Instant(),
         required=REQUIRED,
-        description="No run for an occurrence after this; not in the future.",
+        description="End of the range, inclusive; must not be in the future.",
     )
 
 
@@ -48,7 +46,7 @@ def parse_override(document: object, job: Job) -> NewJob | None:
 
 
 def parse_backfill(document: object) -> tuple[datetime, datetime]:
-    """After which instant and through which one; raises InvalidInput with every invalid field."""
+    """The start of the range, exclusive, and its end, inclusive; raises InvalidInput with every invalid field."""
     problems = Problems()
     backfill = BackfillDocument.open(document, problems)
     after, through = backfill.after, backfill.through

@@ -57,8 +57,8 @@ class _Zone(String):
 
 
 class WindowDocument(Document):
-    starts_at = Field(Instant(), description="The first instant at which it may run.")
-    ends_at = Field(Instant(), description="The last instant at which it may run.")
+    starts_at = Field(Instant(), description="The first instant at which the job may run.")
+    ends_at = Field(Instant(), description="The last instant at which the job may run.")
     max_runs = Field(
         Integer(1, MAX_RUNS), description="After this many started runs the job is COMPLETED."
     )
@@ -67,18 +67,18 @@ class WindowDocument(Document):
 class CronSchedule(Document):
     cron = Field(
         String(),
-        required="is required, or every_seconds instead",
+        required="is required, unless every_seconds is given",
         description="Five fields, six with leading seconds, or a macro such as @daily.",
     )
-    timezone = Field(_Zone(), default=UTC_ZONE, description="An IANA name.")
+    timezone = Field(_Zone(), default=UTC_ZONE, description="An IANA time zone name.")
     dst_gap = Field(Choice(_DST_GAPS), default="run_after")
     dst_overlap = Field(Choice(_DST_OVERLAPS), default="once")
     jitter_seconds = Field(
         Integer(0, MAX_JITTER_SECONDS),
         default=0,
         description=(
-            "Delays every run of the job by a fixed time of up to so many seconds, which is "
-            "derived from the id of the job. Not for CRITICAL jobs."
+            "Delays every run of the job by the same time of up to this many seconds, derived from "
+            "the job id. Not allowed for CRITICAL jobs."
         ),
     )
     exclude = Field(
@@ -94,8 +94,8 @@ class CronSchedule(Document):
 class IntervalSchedule(Document):
     every_seconds = Field(
         Integer(1, MAX_EVERY_SECONDS),
-        required="is required, or cron instead",
-        description="Elapsed time since starts_at, or since creation.",
+        required="is required, unless cron is given",
+        description="Elapsed time, counted from starts_at or else from creation.",
     )
     timezone = CronSchedule.timezone
     jitter_seconds = CronSchedule.jitter_seconds
@@ -108,9 +108,9 @@ class IntervalSchedule(Document):
 class InstantSchedule(Document):
     at = Field(
         InstantOrWall(),
-        required="is required, or delay_seconds instead",
+        required="is required, unless delay_seconds is given",
         description=(
-            "An instant, or without an offset a wall time of `timezone`, which is then required. A "
+            "An instant; or, without an offset, a wall time in `timezone`, which is then required. A "
             "time in the past means now."
         ),
     )
@@ -118,7 +118,9 @@ class InstantSchedule(Document):
 
 
 class DelaySchedule(Document):
-    delay_seconds = Field(Integer(0, MAX_DELAY_SECONDS), required="is required, or at instead")
+    delay_seconds = Field(
+        Integer(0, MAX_DELAY_SECONDS), required="is required, unless `at` is given"
+    )
     timezone = CronSchedule.timezone
 
 
@@ -139,7 +141,7 @@ def render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
 def read_timing(
     document: ScheduleDocument, job_type: JobType | None, now: datetime, job_id: int
 ) -> Timing | None:
-    if job_type is None:  # already recorded as missing; inferred, so that the rest can be checked
+    if job_type is None:  # already recorded as missing; inferred so that the rest can be checked
         once = document.given("at") or document.given("delay_seconds")
         job_type = JobType.ONE_TIME if once else JobType.RECURRING
     timezone = document.timezone
@@ -171,7 +173,7 @@ def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once
     if at is not None and at.tzinfo is None:
         at = _read_wall(document, at, timezone)
     if delayed and document.given("at"):
-        message = "cannot be combined with at; give one of the two"
+        message = "cannot be combined with at; give only one of them"
         document.wrong("delay_seconds", "conflict", message)
     if at is not None and at < now - OLDEST_AT:
         document.wrong("at", "out_of_range", f"is more than {OLDEST_AT.days} days in the past")
@@ -181,9 +183,9 @@ def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once
 
 
 def _read_wall(document: ScheduleDocument, wall: datetime, timezone: str) -> datetime | None:
-    """The instant of a wall time in the zone of the document."""
+    """The instant of a wall time in the document's zone."""
     if not document.given("timezone"):
-        message = "needs an offset: end it with Z or, for example, +05:30; or give a timezone"
+        message = "needs an offset: end it with Z or, for example, +05:30; or set timezone"
         document.wrong("at", "bad_format", message)
         return None
     if document.problems.touch(document.path("timezone")):
@@ -193,7 +195,7 @@ def _read_wall(document: ScheduleDocument, wall: datetime, timezone: str) -> dat
     except OverflowError:
         at = None
     if at is None or not EARLIEST <= at < LATEST:
-        message = f"does not exist in {timezone}: its clocks skip more than three hours there"
+        message = f"does not exist in {timezone}: the clocks there skip more than three hours"
         document.wrong("at", "never_runs", message)
         return None
     return at
@@ -219,7 +221,7 @@ def _read_recurring(
     gap, overlap = document.dst_gap, document.dst_overlap
     jitter, exclude = document.jitter_seconds, document.exclude
     if by_interval:
-        document.forbid("cron", "cannot be combined with every_seconds; give one of the two")
+        document.forbid("cron", "cannot be combined with every_seconds; give only one of them")
         for key in ("dst_gap", "dst_overlap"):
             document.forbid(key, "does not apply to every_seconds, which counts elapsed time")
         anchor = _anchor(window, now)
@@ -243,7 +245,7 @@ def _check_first_run(
     job_id: int,
     rest_is_sound: bool,
 ) -> None:
-    """Reject an invalid rule, and a schedule without any run."""
+    """Reject an invalid rule, and a schedule that never runs."""
     try:
         first = first_run(schedule, window, job_id, now)
     except InvalidRule as error:
@@ -254,9 +256,11 @@ def _check_first_run(
     if window.ends_at is not None:
         document.wrong("ends_at", "never_runs", "is before the first run")
     elif window.starts_at is not None:
-        document.wrong("starts_at", "never_runs", "is after the last time that the rule matches")
+        document.wrong("starts_at", "never_runs", "is after the last time the rule matches")
     else:
-        document.wrong("cron", "never_runs", "matches only times in DST gaps of the time zone")
+        document.wrong(
+            "cron", "never_runs", "matches only times that the time zone skips in DST gaps"
+        )
 
 
 def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:
@@ -276,7 +280,7 @@ def first_run(
     now: datetime,
     excluded: Collection[date] = (),
 ) -> datetime | None:
-    """The first run after now, within the window and not on an excluded date; None: there is none."""
+    """The first run after now, within the window and not on an excluded date; None if there is none."""
     timetable = timetable_of(schedule, job_id)
     rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
     after = now.astimezone(UTC)

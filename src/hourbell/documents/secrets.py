@@ -12,9 +12,9 @@ MAX_KEEP_SECONDS = 30 * 86_400
 
 
 class NewSecret(msgspec.Struct, frozen=True):
-    """A checked request to set a value."""
+    """A checked request to set a secret."""
 
-    value: str | None  # None: to be generated, for signing
+    value: str | None  # None: generate one for signing
     keep_previous_seconds: int
     tenant_id: str | None
 
@@ -41,7 +41,7 @@ class _Value(String):
 class SecretDocument(Document):
     value = Field(_Value())
     generate = Field(
-        one_of("signing"), description="Instead of a value: generate one for signatures."
+        one_of("signing"), description="Instead of a value: generate a signing secret."
     )
     keep_previous_seconds = Field(
         Integer(0, MAX_KEEP_SECONDS),
@@ -57,9 +57,9 @@ def parse_new_secret(document: object) -> NewSecret:
     secret = SecretDocument.open(document, problems)
     value, generate = secret.value, secret.generate
     if value is None and generate is None:
-        secret.require("value", 'is required, or "generate": "signing" in its place')
+        secret.require("value", 'is required, unless "generate": "signing" is given')
     elif value is not None and generate is not None:
-        secret.wrong("generate", "conflict", "cannot be combined with value; send one of the two")
+        secret.wrong("generate", "conflict", "cannot be combined with value; send only one of them")
     keep, tenant_id = secret.keep_previous_seconds, secret.tenant_id
     secret.finish()
     problems.raise_if_any()

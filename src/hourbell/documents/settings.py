@@ -34,22 +34,24 @@ class RateLimitDocument(Document):
 
 class LimitsDocument(Document):
     max_concurrency = Field(
-        Integer(0, MAX_CONCURRENCY), description="Queued for a worker or running at once."
+        Integer(0, MAX_CONCURRENCY),
+        description="How many may be queued for a worker or running at once.",
     )
     rate_limit = Field(Object(RateLimitDocument))
 
 
 class TenantSettingsDocument(LimitsDocument):
     weight = Field(Number(1 / MAX_WEIGHT, MAX_WEIGHT), default=1.0)
-    max_jobs = Field(Integer(0, MAX_JOBS), description="Scheduled, paused, waiting or running.")
+    max_jobs = Field(
+        Integer(0, MAX_JOBS),
+        description="How many jobs may be scheduled, paused, waiting or running.",
+    )
     ledger_days = Field(
         Integer(1, MAX_DAYS),
-        description="How long ended executions are kept; at most as long as the cell keeps them.",
+        description="How long ended executions are kept, at most as long as the cell keeps them.",
     )
     dead_letter_days = Field(Integer(1, MAX_DAYS), description="How long dead letters are kept.")
-    audit_days = Field(
-        Integer(1, MAX_DAYS), description="How long entries of the audit trail are kept."
-    )
+    audit_days = Field(Integer(1, MAX_DAYS), description="How long audit entries are kept.")
 
 
 class QueueSettingsDocument(LimitsDocument):
@@ -76,7 +78,7 @@ def check_label(name: object, path: str) -> None:
 
 
 def check_retry_policy(policy: RetryPolicy, path: str) -> None:
-    """Raise InvalidInput with all errors of a policy, under a path."""
+    """Raise InvalidInput with all errors of a policy, under the given path."""
     problems = Problems()
     document = RetryPolicyDocument(render_retry_policy(policy), path + ".", problems)
     read_retry_policy(document, Delivery.AT_LEAST_ONCE)

@@ -1,4 +1,4 @@
-"""A schedule in plain English, as its owner would say it."""
+"""Describes a schedule in plain English."""
 
 from hourbell.model.instants import format_instant
 from hourbell.model.schedules import Cron, Every, Once, Schedule, Window
@@ -19,11 +19,11 @@ def schedule_words(schedule: Schedule, window: Window, job_id: int) -> str:
     sentences = [_rule_words(schedule, job_id)]
     if schedule.jitter_seconds:
         seconds = _counted(schedule.jitter_seconds, "second")
-        sentences.append(f"Each run is later by a fixed time of up to {seconds}.")
+        sentences.append(f"Every run is delayed by the same time of up to {seconds}.")
     if schedule.exclude:
-        sentences.append(f"Not on the dates of {', '.join(schedule.exclude)}.")
+        sentences.append(f"Not on dates in {', '.join(schedule.exclude)}.")
     if window.starts_at is not None:
-        sentences.append(f"From {format_instant(window.starts_at)} on.")
+        sentences.append(f"From {format_instant(window.starts_at)}.")
     if window.ends_at is not None:
         sentences.append(f"Until {format_instant(window.ends_at)}.")
     if window.max_runs is not None:

@@ -10,17 +10,17 @@ Creating, changing or resuming a job begins a membership. `join` produces the ex
 planning has already passed, `plan` the rest. The memberships of a job are disjoint, so every
 occurrence has exactly one producer. `admit` is the gate: nothing else makes an execution ready.
 `reap` recovers executions whose worker died, `retain` deletes expired data, `leader` decides which
-process does all that.
+process plans, reaps and deletes.
 
     life         the verbs above
     operations   requests by users: changes, runs on request, settings, keys, secrets,
                  completions, dead letters
     views        read-only: lists, explanations, overviews, forecasts
-    leader       the work of one process for all: planning, reaping, housekeeping,
+    leader       work that one process does for the cell: planning, reaping, housekeeping,
                  notifications, monitors
 
-What they share is beside them: `core` (the Engine), `codes` (stored numbers), `groups` (group
-commit), `counts` (metrics), `bounds`, `due_counts`, `loop` (background loops and backoff).
+They share `core` (the Engine), `codes` (stored numbers), `groups` (group commit), `counts`
+(metrics), `bounds`, `due_counts` and `loop` (background loops and backoff).
 
 Each verb is one statement in one transaction, mostly a function in `store/functions`. The functions
 here decide what to ask for, and are thin. User-facing operations (create, update, pause, …) take a

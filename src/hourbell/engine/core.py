@@ -33,9 +33,9 @@ _WEBHOOKS = TASK_PREFIX + WEBHOOK_TASK
 _MAX_CACHED_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
-# The payload of a notification:
-DUE = ""  # something may be due, so a pass of the gate may find work
-READY = "ready"  # a pass has made something ready: only claims find work
+# The payloads of notifications:
+DUE = ""  # something may be due: run a pass of the gate, then claim
+READY = "ready"  # a pass has made something ready: claim
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,8 @@ class Engine:
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
-        self._lock_timeout_ms: int | None = None  # while another transaction adds the same name
+        # While another transaction inserts the same name; None: no timeout of its own.
+        self._lock_timeout_ms: int | None = None
         # Requests whose jobs are created in one statement.
         self.create_groups: GroupExecutor[Any, Any] = GroupExecutor()
         self.due_counts = DueCounts()  # of one-time jobs that this process has created
@@ -246,7 +247,7 @@ class Engine:
         self._announcer.announce(DUE)
 
     def announce_ready(self) -> None:
-        """Notify workers that executions are ready: the gate has been passed, they need only claim."""
+        """Notify workers that a pass has made executions ready: they claim without another pass."""
         self._announcer.announce(READY)
 
     async def _ensure(

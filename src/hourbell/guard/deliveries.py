@@ -1,4 +1,4 @@
-"""Deliveries: their verification, and the record that makes their work effectively once."""
+"""Deliveries: verifying them, and recording them so that their work takes effect once."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from hourbell.guard.drivers import (
 
 _PREFIX = "whsec_"
 _MIN_BYTES, _MAX_BYTES = 24, 64
-_MAX_SIGNATURES = 16  # in one request; two are sent while a secret is replaced
+_MAX_SIGNATURES = 16  # per request; two are sent while a secret is rotated
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 _DDL = """\
 create table if not exists hourbell_deliveries (
   execution_id text primary key,
-  fence        bigint not null,   -- the highest that was seen
+  fence        bigint not null,   -- the highest seen
   done_at      timestamptz,       -- null: the work has not been done
   answer       text               -- as JSON
 );
 create index if not exists hourbell_deliveries_done on hourbell_deliveries (done_at);
 """
 
-# Sets the lock timeout of the transaction, and returns the present one.
+# Sets the lock timeout of the transaction and returns the current one.
 _SET_TIMEOUT = (
     "select current_setting('lock_timeout') as present, set_config('lock_timeout', {}, true)"
 )
@@ -56,7 +56,7 @@ _DONE = (
 
 
 class GuardError(Exception):
-    """A request that must not be served; `status` is what to answer."""
+    """A request that must not be served; `status` is the HTTP status to respond with."""
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "The request cannot be served"
@@ -100,10 +100,10 @@ class NoTransaction(GuardError):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A request that was verified."""
+    """A verified request."""
 
-    execution_id: str  # the same over all attempts
-    fence: int  # rises with every attempt
+    execution_id: str  # the same for all attempts
+    fence: int  # increases with every attempt
     attempt: int  # 1 for the first
     scheduled_for: str | None  # the nominal time, as RFC 3339
     sent_at: int  # seconds since 1970
@@ -117,17 +117,17 @@ class Delivery:
 
 @dataclass
 class Turn:
-    """The work of an execution: to be done now, or done before."""
+    """The work of an execution: to be done now, or already done."""
 
     done: bool  # by an earlier delivery: do nothing, and send `answer` again
-    answer: Any = None  # a JSON value; set it in a turn that is not done, and it is recorded
+    answer: Any = None  # a JSON value; if the turn is not done, set it to have it recorded
 
 
 class Guard:
-    """Verifies deliveries, and makes their work effectively once.
+    """Verifies deliveries and makes their work take effect once.
 
-    `secrets`: the signing secrets, several while one is replaced. `tolerance`: how old a request may
-    be, in seconds.
+    `secrets` are the signing secrets, more than one while a secret is rotated. `tolerance` is how old
+    a request may be, in seconds.
     """
 
     def __init__(self, secrets: Sequence[str], tolerance: float = 300) -> None:
@@ -142,9 +142,9 @@ class Guard:
         body: bytes,
         now: float | None = None,
     ) -> Delivery:
-        """The delivery of a request, by its headers and its body as it was received.
+        """Verify a request by its headers and its body exactly as received, and return its delivery.
 
-        `now`: in seconds since 1970, if it is not now. Raises BadSignature or TooOld.
+        `now` is in seconds since 1970, if it is not the current time. Raises BadSignature or TooOld.
         """
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         found = {name.lower(): value for name, value in pairs}
@@ -153,22 +153,22 @@ class Guard:
         signatures = found.get("webhook-signature", "").split(" ")[:_MAX_SIGNATURES]
         if not message_id or not _NUMBER.fullmatch(timestamp) or not signatures[0]:
             raise BadSignature(
-                "The request has no webhook-id, webhook-timestamp and webhook-signature. Was it "
-                "sent by a job with a signing secret?"
+                "The request lacks webhook-id, webhook-timestamp or webhook-signature. Check that it was "
+                "sent by a job with a signing secret."
             )
         content = f"{message_id}.{timestamp}.".encode() + body
         if not self._is_signed(content, signatures):
             raise BadSignature(
-                "The signature matches none of the secrets. Is the secret that of the job, and is "
-                "the body the bytes that were received? A proxy or framework that decodes and "
-                "encodes the body again breaks its signature."
+                "The signature does not match any of the secrets. Check that the secret is the job's and that "
+                "the body is exactly the bytes received: a proxy or framework that decodes and "
+                "re-encodes the body breaks the signature."
             )
         age = (unix_seconds() if now is None else now) - int(timestamp)
         if abs(age) > self._tolerance:
             raise TooOld(
-                f"The request was signed {abs(age):.0f} seconds {'ago' if age > 0 else 'ahead'}, "
-                f"and {self._tolerance:g} are tolerated. If this is not a copy of an old request, "
-                f"check the clocks of both sides."
+                f"The request was signed {abs(age):.0f} seconds {'ago' if age > 0 else 'in the future'}, "
+                f"but the tolerance is {self._tolerance:g} seconds. If this is not a replayed request, "
+                f"check the clocks on both sides."
             )
         return Delivery(
             execution_id=message_id,
@@ -184,13 +184,13 @@ class Guard:
     async def once(
         self, connection: Any, delivery: Delivery, wait: float = 5.0
     ) -> AsyncIterator[Turn]:
-        """The turn of a delivery, within the transaction of the connection.
+        """The turn of a delivery, within the connection's transaction.
 
-        At the end of the block the execution is recorded as done. An error in the block records
-        nothing. `connection`: of asyncpg or psycopg, or a connection or session of SQLAlchemy; in
-        a transaction. `wait`: how long to wait for another delivery, in seconds. Raises StaleFence,
-        InProgress or NoTransaction: roll back, and answer with its status. TypeError: the connection
-        cannot be used here.
+        At the end of the block the execution is recorded as done. If the block raises, nothing is
+        recorded. `connection` is one of asyncpg or psycopg, or a SQLAlchemy connection or session, in
+        a transaction. `wait` is how long to wait for another delivery, in seconds. Raises StaleFence,
+        InProgress or NoTransaction: roll back, and respond with its status. Raises TypeError if the
+        connection cannot be used here.
         """
         own = _asynchronous(connection)
         with blocked(InProgress(_IN_PROGRESS)), _in_transaction():
@@ -219,7 +219,7 @@ class Guard:
 
     @staticmethod
     def ddl() -> str:
-        """The statements that create the table of `once`, in your own database."""
+        """The statements that create the table for `once`, in your own database."""
         return _DDL
 
     def _is_signed(self, content: bytes, signatures: Sequence[str]) -> bool:
@@ -236,13 +236,13 @@ class Guard:
 
 
 _IN_PROGRESS = (
-    "Another delivery of this execution is in progress and has not ended in time. Answer 503 with "
-    "Retry-After: the attempt is then retried."
+    "Another delivery of this execution is in progress and did not end in time. Respond with 503 and "
+    "Retry-After, so that the attempt is retried."
 )
 
 
 def _key(secret: object) -> bytes:
-    """`secret` is often a variable of the environment, which may be missing."""
+    """Decode a secret, which often comes from an environment variable and may be missing."""
     text = secret if isinstance(secret, str) else ""
     try:
         key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
@@ -250,7 +250,7 @@ def _key(secret: object) -> bytes:
         key = b""
     if not text.startswith(_PREFIX) or not _MIN_BYTES <= len(key) <= _MAX_BYTES:
         raise ValueError(
-            f"a signing secret is {_PREFIX} followed by {_MIN_BYTES} to {_MAX_BYTES} bytes as base64"
+            f"a signing secret must be {_PREFIX} followed by {_MIN_BYTES} to {_MAX_BYTES} bytes as base64"
         )
     return key
 
@@ -258,12 +258,12 @@ def _key(secret: object) -> bytes:
 def _number(headers: Mapping[str, str], name: str) -> int:
     text = headers.get(name, "")
     if not _NUMBER.fullmatch(text):
-        raise BadSignature(f"The request has no {name}: it was not sent by Hourbell.")
+        raise BadSignature(f"The request has no {name}, so it was not sent by Hourbell.")
     return int(text)
 
 
 def _timeout(wait: float) -> str:
-    # 0 would mean: without end.
+    # 0 would mean no limit.
     return f"{max(1, round(wait * 1000))}ms"
 
 
@@ -291,7 +291,7 @@ def _in_transaction() -> Iterator[None]:
         yield
     except Autocommit:
         raise NoTransaction(
-            "The connection is not in a transaction, so the record could be committed without the "
+            "The connection is not in a transaction, so the record could commit without the "
             "work. Begin a transaction, and do the work in it."
         ) from None
 
@@ -300,7 +300,7 @@ def _turn(delivery: Delivery, taken: Sequence[Any]) -> Turn:
     fence, done, answer = taken
     if fence > delivery.fence:
         raise StaleFence(
-            f"Attempt {delivery.attempt} of {delivery.execution_id} has the fence {delivery.fence}, "
-            f"and {fence} has been seen: its sender has lost the execution. Do nothing."
+            f"Attempt {delivery.attempt} of {delivery.execution_id} has fence {delivery.fence}, but "
+            f"fence {fence} has been seen, so its sender has lost the execution. Do nothing."
         )
     return Turn(bool(done), None if answer is None else json.loads(answer))

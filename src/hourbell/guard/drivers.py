@@ -1,9 +1,9 @@
-"""The connections of users: how a statement runs on those of each driver. None of them is imported here.
+"""Users' connections: how to run a statement with each driver. No driver is imported here.
 
-A connection is recognised by the modules of its class and of the classes below that, so that
-subclasses work and no driver is imported to ask. Nothing is begun, committed, retried or set on a
-connection: one statement is sent, with `{}` in the place of each argument. The library uses this module
-too, for `connection=`.
+A connection is recognised by the modules of its class and base classes, so that
+subclasses work and no driver has to be imported. This module does not begin, commit, retry or configure
+anything on a connection: it sends one statement, with `{}` in place of each argument. The library also
+uses it, for `connection=`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from contextlib import contextmanager
 from typing import Any
 
 _KNOWN = "a connection of asyncpg, psycopg 3, SQLAlchemy or Django"
-_OF_POOL = " Acquire a connection of the pool, and begin a transaction on it."
+_OF_POOL = " Acquire a connection from the pool, and begin a transaction on it."
 _OF_ENGINE = " Use engine.begin(), which yields a connection in a transaction."
-# Of PostgreSQL: lock timeout, deadlock, and a row that a later transaction has changed.
+# PostgreSQL codes: lock timeout, deadlock, and a row that a later transaction has changed.
 _BLOCKED = ("55P03", "40P01", "40001")
 
 Rows = list[tuple[Any, ...]]
 
 
 class Autocommit(Exception):
-    """The connection is not in a transaction, and does not begin one by itself."""
+    """The connection is not in a transaction and does not begin one on its own."""
 
 
 class UnknownConnection(TypeError):
-    """It is not a connection to PostgreSQL, or its driver is unknown."""
+    """This is not a connection to PostgreSQL, or its driver is unknown."""
 
 
 class Blocking(ABC):
@@ -39,7 +39,7 @@ class Blocking(ABC):
 
     @abstractmethod
     def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
-        """The rows of a statement; raises Autocommit, UnknownConnection, or an error of the driver."""
+        """The rows of a statement; raises Autocommit, UnknownConnection, or a driver error."""
 
 
 class Asynchronous(ABC):
@@ -50,11 +50,11 @@ class Asynchronous(ABC):
 
     @abstractmethod
     async def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
-        """The rows of a statement; raises Autocommit, UnknownConnection, or an error of the driver."""
+        """The rows of a statement; raises Autocommit, UnknownConnection, or a driver error."""
 
 
 def connection_of(connection: Any) -> Blocking | Asynchronous:
-    """The adapter of a connection of any known driver; raises UnknownConnection."""
+    """The adapter for a connection of any known driver; raises UnknownConnection."""
     if isinstance(connection, str) and connection.partition(":")[0] == "django":
         alias = connection.partition(":")[2] or "default"
         return _Django(importlib.import_module("django.db").connections[alias])
@@ -78,11 +78,11 @@ def connection_of(connection: Any) -> Blocking | Asynchronous:
             return _SqlAlchemy(connection)
     kind = kind_of(connection)
     hint = _OF_POOL if kind.endswith("Pool") else _OF_ENGINE if kind.endswith("Engine") else ""
-    raise UnknownConnection(f"connection= must be {_KNOWN}, not a {kind}.{hint}")
+    raise UnknownConnection(f"connection= must be {_KNOWN}, not {kind}.{hint}")
 
 
 def kind_of(connection: Any) -> str:
-    """What a connection is, for a message: the package and the class."""
+    """What a connection is, for a message: its package and class."""
     if isinstance(connection, str):
         return f"connection {connection!r}"
     kind = type(connection)
@@ -90,7 +90,7 @@ def kind_of(connection: Any) -> str:
 
 
 def sqlstate(error: BaseException | None) -> str | None:
-    """The code of PostgreSQL in an error of any driver, or in what caused it."""
+    """The PostgreSQL error code in an error of any driver, or in its cause."""
     for _ in range(5):
         if error is None:
             return None
@@ -105,7 +105,7 @@ def sqlstate(error: BaseException | None) -> str | None:
 
 @contextmanager
 def blocked(error: Exception) -> Iterator[None]:
-    """Raise `error` in place of the error of a driver that says: another transaction was first."""
+    """Raise `error` in place of a driver error that means another transaction was first."""
     try:
         yield
     except Exception as raised:
@@ -132,7 +132,7 @@ def _psycopg(connection: Any) -> Blocking | Asynchronous:
 
 
 def _psycopg_cursor(connection: Any) -> Any:
-    """Without autocommit a connection begins a transaction by itself. Its rows may be of any kind."""
+    """A cursor. Without autocommit a connection begins a transaction on its own. Its rows may be of any kind."""
     if connection.autocommit and connection.info.transaction_status.name == "IDLE":
         raise Autocommit
     return connection.cursor(row_factory=importlib.import_module("psycopg.rows").tuple_row)
@@ -159,7 +159,7 @@ class _AsyncPsycopg(Asynchronous):
 
 
 def _check_sqlalchemy(connection: Any) -> None:
-    """A connection of SQLAlchemy begins a transaction by itself, unless it is in AUTOCOMMIT."""
+    """A SQLAlchemy connection begins a transaction on its own, unless it is in AUTOCOMMIT."""
     dialect = connection.dialect
     if dialect.name != "postgresql":
         raise UnknownConnection(f"connection= is connected to {dialect.name}, not to PostgreSQL.")

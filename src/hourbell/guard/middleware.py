@@ -17,8 +17,8 @@ _App = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
 class GuardMiddleware:
     """Verifies requests to the given paths; `scope["hourbell"]` is then the Delivery.
 
-    A request that is not genuine is answered with 401 and does not reach the application. A
-    GuardError that the application raises, such as StaleFence, is answered with its status.
+    A request that is not genuine gets a 401 and does not reach the application. A
+    GuardError raised by the application, such as StaleFence, becomes a response with its status.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class GuardMiddleware:
         body = await _read(receive, self._max_body)
         if body is None:
             await _answer(
-                send, 413, "The body is too large", f"It has over {self._max_body} bytes."
+                send, 413, "The body is too large", f"It has more than {self._max_body} bytes."
             )
             return
         started = False
@@ -65,7 +65,7 @@ class GuardMiddleware:
 
 
 async def _read(receive: _Receive, max_body: int) -> bytes | None:
-    """The body; None if it is too large. A client that has gone away sends no more of it."""
+    """The body; None if it is too large. A client that has disconnected sends no more of it."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -79,7 +79,7 @@ async def _read(receive: _Receive, max_body: int) -> bytes | None:
 
 
 def _again(body: bytes, receive: _Receive) -> _Receive:
-    """Receives the body that was read, and then what comes after it."""
+    """Returns the body that was already read, then whatever comes after it."""
     sent = False
 
     async def receive_again() -> _Message:

@@ -2,7 +2,7 @@
 
 Nothing here reads a clock, a socket, a file or a database, and nothing here knows how a time
 zone or a cron rule works: `model` is the root of the import order (model ← timing ← store,
-engine, actions ← worker, api, cli), so it can be imported everywhere.
+engine, actions ← worker, api, cli), so every package can import it.
 
     ids.py          ids of jobs and executions: numbers inside, text for users
     errors.py       the error hierarchy, drawn at the top of the file
@@ -13,17 +13,17 @@ engine, actions ← worker, api, cli), so it can be imported everywhere.
     executions.py   executions of a job: states, reasons, outcomes
     limits.py       limits and settings of queues, tenants and targets
     monitors.py     dead man's switches
-    manifests.py    what the code of an app declares
-    fingerprints.py errors that differ only in numbers and ids have the same fingerprint
+    manifests.py    what an app declares in code
+    fingerprints.py one fingerprint for errors that differ only in numbers and ids
     traces.py       W3C trace contexts
     log_levels.py   levels by component
-    extras.py       the optional parts of the package, and the error if one is missing
+    extras.py       the optional extras of the package, and the error if one is missing
 
 Two conventions. *Values are frozen*: a struct never changes after it has crossed a boundary.
 *Defaults are permanent*: a stored job omits fields that have their default, so a default in
 `NewJob` and the structs inside it can never change; add a field instead.
 
-User documents are turned into these values in one place, `hourbell.documents`, which may ask
-`timing` whether a zone and a rule exist. It has validated every value it makes; the structs do
+User documents are turned into these values in one place, `hourbell.documents`, which uses
+`timing` to check zones and rules. It has validated every value it makes; the structs do
 not validate themselves again, because a worker decodes tens of thousands of them per second.
 """

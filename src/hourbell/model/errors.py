@@ -3,7 +3,7 @@
     HourbellError
     ├── InvalidInput               invalid_input              every invalid field, with its path
     ├── IdempotencyKeyMissing      idempotency_key_missing    a write without an idempotency key
-    ├── NotFound                   not_found                  nothing has this id (any more)
+    ├── NotFound                   not_found                  no such resource, or no longer
     │   └── UnknownId              unknown_id                 the text is not a well-formed id
     ├── Conflict                   conflict                   conflicts with the current state
     │   ├── IdempotencyKeyReused   idempotency_key_reused     key used for another request
@@ -22,13 +22,13 @@
     ├── StoreUnavailable           store_unavailable          the database does not respond
     ├── EmbeddedServerFailed       embedded_server_failed     the embedded PostgreSQL did not start
     └── ConfigurationError         configuration_error        a setting is missing or wrong
-        ├── MissingExtra           missing_extra              a part that is not installed
+        ├── MissingExtra           missing_extra              an optional part is not installed
         ├── DataFolderBusy         data_folder_busy           another process uses the data folder
         ├── UnsafeDatabase         unsafe_database            too old, or could lose confirmed data
         ├── IncompatibleDatabase   incompatible_database      migrated by an incompatible version
         └── UnreleasedDatabase     unreleased_database        created by a development version
 
-A `code` is for programs: stable, the same in the API's problems, the CLI and the docs. A `title`
+A `code` is for programs: it is stable, and the same in the API's problems, the CLI and the docs. A `title`
 names the kind of error. The message is for people: what happened, why, and what to do about it.
 Nothing here knows HTTP; the API has the table from code to status.
 """
@@ -42,7 +42,7 @@ FieldCode = Literal[
     "required",  # the field must be given
     "unknown_field",  # there is no such field
     "immutable",  # the field cannot change after creation
-    "wrong_type",  # another JSON type is expected
+    "wrong_type",  # a different JSON type is expected
     "out_of_range",  # a number or a date outside its bounds
     "too_long",  # too many characters, bytes or items
     "too_deep",  # nested too deeply
@@ -50,9 +50,9 @@ FieldCode = Literal[
     "not_a_choice",  # not one of the listed values
     "conflict",  # contradicts another field
     "unknown_zone",  # no such IANA time zone
-    "unknown_calendar",  # the tenant has no calendar of this name
-    "unknown_secret",  # the tenant has no secret of this name
-    "unknown_template",  # `{{` that does not begin `{{secret:name}}`
+    "unknown_calendar",  # the tenant has no calendar with this name
+    "unknown_secret",  # the tenant has no secret with this name
+    "unknown_template",  # a `{{` that does not begin `{{secret:name}}`
     "invalid_cron",  # a rule that cannot be read or never matches
     "never_runs",  # the job would silently do nothing
 ]
@@ -71,7 +71,7 @@ class HourbellError(Exception):
 
     code: ClassVar[str] = "error"
     title: ClassVar[str] = "Something went wrong"
-    created: Sequence[Any] = ()  # jobs that a call had created before it failed
+    created: Sequence[Any] = ()  # jobs that the call created before it failed
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class HourbellError(Exception):
 
 
 class InvalidInput(HourbellError):
-    """A document was rejected; `errors` has every invalid field."""
+    """A document was rejected; `errors` lists every invalid field."""
 
     code = "invalid_input"
     title = "The input is not valid"
@@ -102,7 +102,7 @@ class IdempotencyKeyMissing(HourbellError):
     def __init__(self) -> None:
         super().__init__(
             "This write has no Idempotency-Key header, so a retry after a lost response would do "
-            "it twice. Send `Idempotency-Key:` with a value that you choose, and the same value in "
+            "it twice. Send an `Idempotency-Key` with a value of your choice, and send the same value with "
             "every retry."
         )
 
@@ -120,7 +120,7 @@ class NotFound(HourbellError):
         )
 
 
-_PREFIXES = {"execution": "exe", "group": "grp"}  # of ids; others are the first letters
+_PREFIXES = {"execution": "exe", "group": "grp"}  # of ids; for other kinds, their first letters
 
 
 class UnknownId(NotFound):
@@ -134,8 +134,8 @@ class UnknownId(NotFound):
         article = "an" if kind[0] in "aeiou" else "a"
         HourbellError.__init__(
             self,
-            f"{_shown(text)} is not {article} {kind} id: such an id is {prefix} followed by 13 "
-            f"lower-case letters and digits. Copy it in full from the response that created it.",
+            f"{_shown(text)} is not {article} {kind} id. Such an id is {prefix} followed by 13 "
+            f"lower-case letters and digits; copy it in full from the response that created it.",
         )
 
 
@@ -155,8 +155,8 @@ class IdempotencyKeyReused(Conflict):
     def __init__(self, key: str) -> None:
         super().__init__(
             f"The idempotency key {_shown(key)} was already used for a different request, so this "
-            f"one was not executed. Use a new key for a new request; reuse a key only to repeat "
-            f"the request it was first sent with."
+            f"one was not executed. Use a new key for a new request, and reuse a key only to repeat "
+            f"the same request."
         )
 
 
@@ -168,8 +168,8 @@ class QuotaExceeded(Conflict):
 
     def __init__(self, tenant: str, quota: int) -> None:
         super().__init__(
-            f"Tenant {tenant} may have {quota} jobs that are scheduled, paused, waiting or "
-            f"running, so nothing was created. Delete some, wait until some have run, or raise "
+            f"Tenant {tenant} may have at most {quota} jobs that are scheduled, paused, waiting or "
+            f"running, so nothing was created. Delete some, wait until some have ended, or raise "
             f"the quota."
         )
 
@@ -183,21 +183,21 @@ class DuplicateJob(Conflict):
     def __init__(self, job: str, replacing: bool = False) -> None:
         why = "is queued or running, so it cannot be replaced" if replacing else "has not ended"
         super().__init__(
-            f"Job {job} has this unique key and {why}. Nothing was created. Wait until it has "
+            f"Job {job} has this unique key and {why}. Nothing was created. Wait until that job has "
             f"ended, delete it, or use another key."
         )
 
 
 class PreconditionFailed(Conflict):
-    """The job was changed after the caller read it."""
+    """The job has changed since the caller read it."""
 
     code = "precondition_failed"
     title = "The job has another version"
 
     def __init__(self, job: str, version: int) -> None:
         super().__init__(
-            f"Job {job} has version {version}, which If-Match does not list, so nothing was "
-            f"changed. Read the job again, then decide."
+            f"Job {job} has version {version}, which is not among those in If-Match, so nothing was "
+            f"changed. Read the job again before you change it."
         )
 
 
@@ -210,7 +210,7 @@ class JobNotActive(Conflict):
     def __init__(self, job: str, status: str) -> None:
         super().__init__(
             f"Job {job} is {status}: it has ended and can no longer be changed or run. Create a "
-            f"new job to run it again."
+            f"new job instead."
         )
 
 
@@ -229,7 +229,7 @@ class TooManyFailures(Unauthenticated):
 
     def __init__(self, retry_after_seconds: int) -> None:
         super().__init__(
-            f"Too many requests with unknown API keys came from this address. Correct the key and "
+            f"Too many requests with unknown API keys came from this address. Fix the key and "
             f"retry in {retry_after_seconds} seconds."
         )
         self.retry_after_seconds = retry_after_seconds
@@ -263,7 +263,7 @@ class StaleFence(HourbellError):
     def __init__(self, execution: str, fence: int) -> None:
         super().__init__(
             f"Execution {execution} is no longer held under fence {fence}: its lease expired and "
-            f"another worker may have claimed it, or it was cancelled. Nothing was changed; stop "
+            f"another worker may have claimed it, or it was cancelled. Nothing was changed. Stop "
             f"working on it."
         )
 
@@ -277,12 +277,12 @@ class SessionLost(HourbellError):
     def __init__(self) -> None:
         super().__init__(
             "This session has expired, was closed, or never existed. Other workers can claim its "
-            "executions. Nothing was changed; stop all its work and claim without a session."
+            "executions. Nothing was changed; stop all its work, then claim without a session."
         )
 
 
 class NotLeader(HourbellError):
-    """A leader operation was called under an epoch that has ended."""
+    """An operation of the leader was called in an epoch that has ended."""
 
     code = "not_leader"
     title = "Not the leader"
@@ -304,7 +304,7 @@ class Overloaded(HourbellError):
         self,
         message: str = (
             "Too many requests are already waiting on this node, so this one was not started. "
-            "Retry a little later."
+            "Retry shortly."
         ),
     ) -> None:
         super().__init__(message)
@@ -331,8 +331,8 @@ class EmbeddedServerFailed(HourbellError):
 
     def __init__(self, what: str, log: str) -> None:
         super().__init__(
-            f"{what} Fix the problem that it logged, or set HOURBELL_DATABASE_URL to use your own "
-            f"server. The end of its log:\n{log}"
+            f"{what} Fix the problem in its log, or set HOURBELL_DATABASE_URL to use your own "
+            f"server. The end of the log:\n{log}"
         )
 
 
@@ -344,16 +344,16 @@ class ConfigurationError(HourbellError):
 
 
 class MissingExtra(ConfigurationError):
-    """A part of Hourbell is used that was not installed with the library."""
+    """A feature was used that the library alone does not include."""
 
     code = "missing_extra"
-    title = "A part of Hourbell is not installed"
+    title = "A required extra is not installed"
 
     def __init__(self, feature: str, extras: Sequence[str]) -> None:
         names = " and ".join(f'"{extra}"' for extra in extras)
         kind, them = ("extras", "them") if len(extras) > 1 else ("extra", "it")
         super().__init__(
-            f"{feature} needs the {kind} {names}, which the library alone does not have. Install "
+            f"{feature} needs the {kind} {names}, which the library alone does not include. Install "
             f'{them}: pip install "hourbell[{",".join(extras)}]".'
         )
 
@@ -366,7 +366,7 @@ class DataFolderBusy(ConfigurationError):
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"Another Hourbell process uses the data folder {folder}. Stop it, or set "
+            f"Another Hourbell process is using the data folder {folder}. Stop it, or set "
             f"HOURBELL_DATA_DIR to another folder for this process."
         )
 
@@ -379,15 +379,15 @@ class UnsafeDatabase(ConfigurationError):
 
 
 class IncompatibleDatabase(ConfigurationError):
-    """A newer version has changed the tables in a way that this one cannot work with."""
+    """A newer version has changed the tables in a way that this version cannot work with."""
 
     code = "incompatible_database"
-    title = "The database is too new for this program"
+    title = "The database is too new for this version"
 
     def __init__(self, migration: str, required: str, newest: str) -> None:
         super().__init__(
-            f"The database has the migration {migration} of a newer Hourbell, which requires a "
-            f"version that knows {required}; this version knows migrations up to {newest}. "
+            f"A newer version of Hourbell has applied migration {migration} to the database, which "
+            f"requires a version that knows migration {required}. This version knows migrations up to {newest}. "
             f"Run the newer version."
         )
 
@@ -400,8 +400,8 @@ class UnreleasedDatabase(ConfigurationError):
 
     def __init__(self, migration: str) -> None:
         super().__init__(
-            f"The database has the migration {migration} of a development version of Hourbell, "
-            f"which this version cannot migrate. Use an empty database or another "
+            f"A development version of Hourbell has applied migration {migration} to the database, "
+            f"and this version cannot migrate it. Use an empty database or another "
             f"HOURBELL_DATA_DIR, or run the version that created it."
         )
 

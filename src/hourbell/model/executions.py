@@ -10,13 +10,13 @@
 
 SCHEDULED and RETRYING wait for a time: that of the execution, or that of its next attempt. QUEUED
 waits for anything else: the gate, a limit, a circuit, a worker. `hourbell.live_status` decides
-which of them applies.
+between them.
 
 A waiting execution may also end as CANCELLED, SKIPPED or SUPERSEDED. FAILED is the end of one
 attempt, not a lasting state: the transaction that records it also moves the execution to RETRYING
 or DEAD. Every occurrence ends in exactly one of the five final states (fates) and never leaves it:
 a replay of a DEAD execution starts a new life under the same id, and the ledger keeps the record of
-the first.
+the first one.
 """
 
 from datetime import UTC, datetime
@@ -25,16 +25,16 @@ from typing import Any
 
 import msgspec
 
-# Reasons for a wait:
+# Reasons for waiting:
 CIRCUIT_OPEN = "circuit_open"  # the host or endpoint keeps failing
 NO_SECRET_KEYS = "no_secret_keys"  # the worker cannot decrypt the secrets
 TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
 
-MAX_ERROR_CHARACTERS = 4_000  # of the message of a failure
-MAX_RESULT_BYTES = 16 * 1024  # of the result of a success, as JSON
+MAX_ERROR_CHARACTERS = 4_000  # in the message of a failure
+MAX_RESULT_BYTES = 16 * 1024  # in the result of a success, as JSON
 MAX_INTERRUPTIONS = 20  # in a row; the next one is a failure
-MAX_SNOOZES = 1_000  # of an execution; with the next one it is dead
-MAX_SNOOZE_SECONDS = 366 * 86_400  # of one snooze
+MAX_SNOOZES = 1_000  # per execution; with the next one it is dead
+MAX_SNOOZE_SECONDS = 366 * 86_400  # per snooze
 MAX_CHECKPOINT_BYTES = 64 * 1024  # as JSON
 
 
@@ -71,7 +71,7 @@ class Reason(StrEnum):
     REPLACED = "replaced"  # a later run became due before it had started (`replace`)
     START_DEADLINE = "start_deadline"  # it could not start within start_deadline_seconds
     CALENDAR = "calendar"  # its date is in a calendar that the schedule excludes
-    MISFIRE = "misfire"  # late by more than the grace, and the policy does not make it up
+    MISFIRE = "misfire"  # later than the grace period, and the policy does not make it up
     MAX_RUNS = "max_runs"  # the job had already started max_runs runs
     DEADLINE = "deadline"  # deadline_seconds passed, over all attempts
     RETRIES_EXHAUSTED = "retries_exhausted"
@@ -80,9 +80,9 @@ class Reason(StrEnum):
     LOST = "lost"  # at-most-once, and the lease was lost: it may or may not have run
     CRASHED = "crashed"  # it crashed its worker too often
     CANCELLED = "cancelled"  # a user cancelled it, or a later run did (`replace`)
-    UPDATED = "updated"  # the job was changed before it was claimed,
-    PAUSED = "paused"  # or paused,
-    DELETED = "deleted"  # or deleted
+    UPDATED = "updated"  # the job was changed,
+    PAUSED = "paused"  # paused
+    DELETED = "deleted"  # or deleted before it was claimed
 
 
 _S = ExecutionStatus
@@ -118,8 +118,8 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
     # None: does not exist yet. A missed occurrence is recorded directly as SKIPPED.
     None: frozenset({_S.SCHEDULED, _S.SKIPPED}),
     _S.SCHEDULED: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
-    # To SCHEDULED or RETRYING: a one-time job that is parked or waits for the gate is paused, or
-    # gets a later time.
+    # To SCHEDULED or RETRYING: a one-time job that is parked or waiting for the gate is paused or
+    # rescheduled to a later time.
     _S.QUEUED: frozenset(
         {
             _S.RUNNING,
@@ -154,17 +154,17 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """What a worker gets for one claimed execution."""
+    """One claimed execution, as handed to a worker."""
 
     execution_id: int
     job_id: int
     tenant_id: str
     attempt: int  # 1 for the first
     fence: int  # passed to the handler and the target, and returned with the outcome
-    scheduled_epoch: float  # seconds since 1970: many handlers never ask for the datetime
+    scheduled_epoch: float  # seconds since 1970; many handlers never need the datetime
     deadline_in_seconds: float | None  # from the claim; no attempt may run longer than this
-    spec: bytes | str  # the job as stored; the worker decodes the JobSpec in it
-    start_in_seconds: float = 0.0  # from the claim; a rate limit forbids an earlier start
+    spec: bytes | str  # the job as stored; the worker decodes its JobSpec
+    start_in_seconds: float = 0.0  # from the claim; a rate limit does not allow an earlier start
 
     @property
     def scheduled_for(self) -> datetime:
@@ -174,24 +174,24 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 class Succeeded(msgspec.Struct, frozen=True, gc=False, tag_field="outcome", tag="succeeded"):
     """The attempt succeeded."""
 
-    result: Any = None  # small, JSON
+    result: Any = None  # a small JSON value
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="outcome", tag="failed"):
     """The attempt failed; the retry policy decides what follows."""
 
-    error: str  # for people
+    error: str  # human-readable
     kind: str  # for `non_retryable`: an exception's name, `http_503`, `timeout`
-    retry_after_seconds: float | None = None  # the delay that the target requested
-    retry_in_seconds: float | None = None  # the delay that the handler decided, whatever the policy
-    final: bool = False  # a retry would fail in the same way
+    retry_after_seconds: float | None = None  # the delay that the target asked for
+    retry_in_seconds: float | None = None  # the delay that the handler chose; overrides the policy
+    final: bool = False  # a retry would fail the same way
     gone: bool = False  # the target is gone; pauses the job if the failure is final
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag_field="outcome", tag="cancelled"):
-    """The attempt was stopped because cancellation was requested, or ended itself so."""
+    """The attempt was stopped because cancellation was requested, or cancelled itself."""
 
-    why: str | None = None  # by itself: what the handler said
+    why: str | None = None  # if it cancelled itself: the reason the handler gave
 
 
 class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released"):
@@ -202,18 +202,18 @@ class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released")
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag_field="outcome", tag="interrupted"):
-    """Stopped because its worker stops; the attempt does not count, MAX_INTERRUPTIONS in a row."""
+    """Stopped because its worker is stopping; up to MAX_INTERRUPTIONS in a row do not count as attempts."""
 
 
 class Crashed(msgspec.Struct, frozen=True, tag_field="outcome", tag="crashed"):
-    """Its own process died under it. Its worker lives, and nothing else was lost."""
+    """The execution's own process died. Its worker is alive, and nothing else was lost."""
 
     error: str
-    left: int  # how many more such deaths in a row it may have; 0: this was the last
+    left: int  # how many more such deaths in a row are allowed; 0: this was the last
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag_field="outcome", tag="snoozed"):
-    """Asked to run again later; the attempt does not count, up to MAX_SNOOZES times."""
+    """Asked to run again later; up to MAX_SNOOZES snoozes do not count as attempts."""
 
     delay_seconds: float
 
@@ -239,11 +239,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     kind: str | None = None  # failure kind: `timeout`, `http_503`, an exception's name
     fence: int | None = None
-    worker: str | None = None  # the name of the worker; None: no longer known
+    worker: str | None = None  # the worker's name; None: no longer known
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution as read: live or recorded."""
+    """An execution as read from the store, live or ended."""
 
     execution_id: int
     job_id: int
@@ -253,7 +253,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin.SCHEDULE
     status: ExecutionStatus
     reason: Reason | None = None
-    waiting_for: str | None = None  # a code as of `explain`; None: it runs, or has ended
+    waiting_for: str | None = None  # a code as in `explain`; None: it is running, or has ended
     scheduled_for: datetime
     started_at: datetime | None = None  # of the latest attempt
     finished_at: datetime | None = None
@@ -266,6 +266,6 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: Any = None
     progress: Any = None  # the latest progress report, while it runs
-    missed: int | None = None  # SKIPPED(misfire): how many occurrences this entry represents,
-    missed_through: datetime | None = None  # from scheduled_for to here
+    missed: int | None = None  # SKIPPED(misfire): how many occurrences this entry stands for,
+    missed_through: datetime | None = None  # from scheduled_for through this one
     attempts: tuple[Attempt, ...] = ()  # oldest first; empty in lists

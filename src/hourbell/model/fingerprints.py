@@ -1,7 +1,7 @@
-"""Fingerprints of errors: failures that differ only in numbers, ids and quoted text have the same one.
+"""Fingerprints of errors: failures that differ only in numbers, ids and quoted text share one.
 
-Ten thousand of them are computed for one answer of the API, so the rule is one that is fast: a word
-with a digit in it is a number or an id.
+One API response may need ten thousand of them, so the rule is a fast one: a word with a digit in it
+is a number or an id.
 """
 
 import hashlib
@@ -9,11 +9,11 @@ import re
 from string import ascii_letters
 
 _MAX_READ = 1_000  # characters of an error
-_MAX_CHARS = 300  # of what is left of it: what follows is rarely the same twice
+_MAX_CHARS = 300  # of the normalized error: the rest is rarely the same twice
 _CHARS = 16  # of a fingerprint, in hexadecimal digits
 
 _QUOTED = re.compile(r'"[^"]*"|`[^`]*`')
-_IN_APOSTROPHES = re.compile(r"(?<!\w)'[^']*'(?!\w)")  # not one within a word
+_IN_APOSTROPHES = re.compile(r"(?<!\w)'[^']*'(?!\w)")  # not an apostrophe within a word
 _FROM_A_DIGIT = re.compile(r"[0-9][\w.:-]*")
 _OF_A_WORD = ascii_letters + "_-"
 
@@ -32,6 +32,6 @@ def normalized(error: str) -> str:
 
 
 def fingerprint_of(target: int | None, kind: str, error: str | None) -> str:
-    """The fingerprint of a failure; `target`: the host or the task, as `executions.target`."""
+    """The fingerprint of a failure; `target` is the host or the task, as in `executions.target`."""
     parts = (str(target), kind, normalized(error or ""))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_CHARS]

@@ -1,8 +1,8 @@
 """RFC 3339 text on the outside, aware datetimes in UTC on the inside.
 
-A date without an offset is rejected: it would mean another moment on another machine. Only where a
-time zone is given beside it, it is accepted as a wall time of that zone. The range
-ends a day before the end of year 9999, so that an instant can always be shown in any zone.
+A date without an offset is rejected, because it would mean another moment on another machine. It is
+accepted only together with a time zone, as a wall time in that zone. The range
+ends a day before the end of year 9999, so that an instant can be shown in any zone.
 """
 
 import re
@@ -21,7 +21,7 @@ _RFC_3339 = re.compile(
 
 
 class InvalidInstant(ValueError):
-    """The text is not an instant; the message says why. `in_range`: False for an extreme date."""
+    """The text is not an instant; the message says why. `in_range` is False for an extreme date."""
 
     def __init__(self, reason: str, *, in_range: bool = True) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class InvalidInstant(ValueError):
 
 
 def parse_instant(text: str) -> datetime:
-    """The instant of an RFC 3339 text, in UTC; digits beyond microseconds are dropped."""
+    """The instant in an RFC 3339 text, in UTC; digits beyond microseconds are dropped."""
     match = _RFC_3339.fullmatch(text)
     if match is None:
         raise InvalidInstant("must be a date and time like 2026-04-07T09:00:00Z")
@@ -38,7 +38,7 @@ def parse_instant(text: str) -> datetime:
     try:
         local = datetime.fromisoformat(text.upper())
     except ValueError:
-        raise InvalidInstant("is not an existing date and time") from None
+        raise InvalidInstant("is not a valid date and time") from None
     try:
         instant = local.astimezone(UTC)
     except OverflowError:
@@ -49,14 +49,14 @@ def parse_instant(text: str) -> datetime:
 
 
 def parse_instant_or_wall(text: str) -> datetime:
-    """An instant as above, or a wall time, which is naive, if the text has no offset."""
+    """An instant as above; or, if the text has no offset, a naive wall time."""
     match = _RFC_3339.fullmatch(text)
     if match is None or match[1] is not None:
         return parse_instant(text)
     try:
         wall = datetime.fromisoformat(text.upper())
     except ValueError:
-        raise InvalidInstant("is not an existing date and time") from None
+        raise InvalidInstant("is not a valid date and time") from None
     if not EARLIEST.year <= wall.year <= LATEST.year:
         raise InvalidInstant(_RANGE, in_range=False)
     return wall
@@ -69,7 +69,7 @@ def format_instant(instant: datetime, zone: tzinfo = UTC) -> str:
     if not offset or offset.total_seconds() % 60:
         # RFC 3339 has no offsets with seconds; a few zones had them until the 1970s.
         utc = local if zone is UTC else instant.astimezone(UTC)
-        # As isoformat would, in a tenth of its time: each job that is shown has four of them.
+        # Same result as isoformat in a tenth of the time: each job shown has four of them.
         whole: str = msgspec.to_builtins(utc)
         text, suffix = whole[:-1], "Z"
     else:

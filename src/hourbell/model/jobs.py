@@ -1,7 +1,7 @@
 """Jobs, at three levels of detail.
 
     JobSpec   what a worker needs to run the job and to decide what follows a failure
-    NewJob    the complete definition by its owner
+    NewJob    the complete definition, as given by the owner
     Job       the definition and the current state
 
 Each extends the one before. A `NewJob` is stored as JSON with the job's row (or, for a one-time
@@ -45,7 +45,7 @@ MAX_BODY_BYTES = 256 * 1024  # of a webhook's body and of a task's payload, as J
 MAX_URL = 2048
 MAX_CONCURRENCY_KEY = 200
 MAX_CONCURRENCY_LIMIT = 10_000
-MAX_HOST_LABEL = 63  # limit of DNS
+MAX_HOST_LABEL = 63  # DNS limit
 MAX_HEADERS = 50
 MAX_HEADER_VALUE = 4096
 MAX_UNIQUE_KEY = 200
@@ -80,10 +80,10 @@ _OWN_HEADERS = frozenset(
         "upgrade",
     }
 )
-# Hourbell sets these on every request, so values of a job would be overwritten.
+# Hourbell sets these on every request, so values from a job would be overwritten.
 _OVERWRITTEN_HEADERS = frozenset({"idempotency-key", "traceparent", "tracestate"})
 _OVERWRITTEN_PREFIXES = ("webhook-", "hourbell-")
-# Headers whose values are credentials, by their names.
+# Names of headers whose values are credentials.
 _CREDENTIAL_HEADER = re.compile(
     r"authorization|cookie|(?:key|token|secret|signature|password|passwd|credentials?|auth)(?:-?[0-9]+)?\Z",
     re.IGNORECASE,
@@ -102,7 +102,7 @@ class JobStatus(StrEnum):
 
     SCHEDULED = "SCHEDULED"
     PAUSED = "PAUSED"
-    COMPLETED = "COMPLETED"  # it has had its last run
+    COMPLETED = "COMPLETED"  # its last run has ended
     CANCELLED = "CANCELLED"
 
 
@@ -154,11 +154,11 @@ Action = WebhookAction | TaskAction
 
 
 class Event(StrEnum):
-    """The events of an execution that a notification can report."""
+    """The events that a notification can report."""
 
     SUCCESS = "success"
-    FAILURE = "failure"  # an attempt failed, and will be retried
-    DEAD_LETTER = "dead_letter"  # it will not be retried, for whatever reason
+    FAILURE = "failure"  # an attempt failed and will be retried
+    DEAD_LETTER = "dead_letter"  # the execution will not be retried, for whatever reason
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -174,7 +174,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a worker needs of a job."""
+    """The part of a job that a worker needs."""
 
     name: str
     action: Action
@@ -182,8 +182,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS  # of one attempt
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     # The span that created the job, as a W3C `traceparent`; both None: the caller had no trace.
-    traceparent: str | None = None  # of a one-time job that was created alone: its runs continue it
-    trace_link: str | None = None  # of any other job: its runs have traces of their own
+    traceparent: str | None = None  # for a one-time job created alone: its runs continue this trace
+    trace_link: str | None = None  # for any other job: its runs link to it from their own traces
 
 
 NO_CHECKPOINT = msgspec.Raw()
@@ -193,13 +193,13 @@ class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     """A JobSpec as sent with a claim."""
 
     attempts_before: int = 0  # attempts before a replay; they do not count as retries
-    interruptions: int = 0  # how often in a row its run was interrupted
-    snoozes: int = 0  # how often it was snoozed
-    checkpoint: msgspec.Raw = NO_CHECKPOINT  # of an earlier run, as JSON
+    interruptions: int = 0  # how many times in a row it was interrupted
+    snoozes: int = 0  # how many times it was snoozed
+    checkpoint: msgspec.Raw = NO_CHECKPOINT  # from an earlier run, as JSON
 
 
 class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The complete definition of a job by its owner; parsed from a document and validated."""
+    """The complete definition of a job; parsed from a document and validated."""
 
     tenant_id: str = DEFAULT_TENANT
     type: JobType
@@ -207,14 +207,16 @@ class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     window: Window = Window()  # always empty for ONE_TIME
     queue: str = DEFAULT_QUEUE
     priority: Priority = Priority.MEDIUM
-    # The next four apply to RECURRING only.
+    # The next four apply only to RECURRING jobs.
     misfire_policy: Misfire = Misfire.LATEST
     catch_up_window_seconds: int = DEFAULT_CATCH_UP_WINDOW_SECONDS  # for `all`
     catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT  # for `all`
     overlap_policy: Overlap = Overlap.ALLOW
     start_deadline_seconds: int | None = None  # after scheduled_for; SKIPPED if it starts later
     deadline_seconds: int | None = None  # after scheduled_for, over all attempts; then DEAD
-    concurrency_key: str | None = None  # per tenant; its executions run one at a time,
+    concurrency_key: str | None = (
+        None  # per tenant; executions with the same key run one at a time,
+    )
     concurrency_limit: int = 1  # or this many at once
     unique_key: str | None = None  # unique among the tenant's jobs that have not ended
     on_duplicate: OnDuplicate = OnDuplicate.REJECT
@@ -241,10 +243,10 @@ class Job(NewJob, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Why a job is paused, and until when, as its owner says."""
+    """Why a job is paused, and until when, as given by the caller."""
 
     reason: str | None = None
-    until: datetime | None = None  # it is resumed then; None: only by its owner
+    until: datetime | None = None  # when it is resumed; None: only on request
 
 
 class JobChanges(msgspec.Struct, frozen=True):
@@ -255,7 +257,7 @@ class JobChanges(msgspec.Struct, frozen=True):
     """
 
     job: NewJob
-    changed: frozenset[str]  # names of fields of NewJob; empty: nothing to do
+    changed: frozenset[str]  # names of NewJob fields; empty: nothing to do
 
     @property
     def reschedules(self) -> bool:
@@ -264,7 +266,7 @@ class JobChanges(msgspec.Struct, frozen=True):
 
 
 def traced(job: NewJob, traceparent: str, is_one_of_many: bool = False) -> NewJob:
-    """A new job that remembers the span that creates it."""
+    """A new job that remembers the span that created it."""
     if is_one_of_many or job.type is JobType.RECURRING:
         return msgspec.structs.replace(job, trace_link=traceparent)
     return msgspec.structs.replace(job, traceparent=traceparent)
@@ -300,7 +302,7 @@ def url_problem(url: str) -> str | None:
     if parts.scheme not in ("http", "https"):
         return "must begin with http:// or https://"
     if "@" in parts.netloc:
-        return "must not carry a user name or password; use a header"
+        return "must not contain a user name or password; use a header"
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if authority is None:
         return "must have a host, optionally with a port"
@@ -310,7 +312,7 @@ def url_problem(url: str) -> str | None:
 
 
 def _host_problem(host: str) -> str | None:
-    """Why this host can never be resolved, or None."""
+    """Why this host name can never be resolved, or None."""
     if host.startswith("[") or host.replace(".", "").isdigit():
         try:
             ip_address(host.removeprefix("[").removesuffix("]"))
@@ -324,7 +326,7 @@ def _host_problem(host: str) -> str | None:
 def header_problem(name: str, value: str) -> str | None:
     """Why a job cannot have a header, or None."""
     if not _HEADER_NAME.fullmatch(name):
-        return "is not a header name: up to 128 letters, digits and hyphens"
+        return "is not a valid header name: up to 128 letters, digits and hyphens"
     lower = name.lower()
     if lower in _OWN_HEADERS:
         return "is set by the HTTP client itself; omit it"
@@ -351,7 +353,7 @@ def is_credential_header(name: str) -> bool:
 
 
 def repeated_header(headers: Mapping[str, object]) -> str | None:
-    """A header that appears twice, in different spellings, or None."""
+    """A header that appears twice, with different capitalization, or None."""
     seen: set[str] = set()
     for name in headers:
         if name.lower() in seen:
@@ -362,6 +364,6 @@ def repeated_header(headers: Mapping[str, object]) -> str | None:
 
 _encoder = msgspec.json.Encoder()
 _job_decoder = msgspec.json.Decoder(NewJob)
-# The worker's part of a job, from the JSON sent with a claim. Called for every execution, so it is
+# Decodes the worker's part of a job from the JSON sent with a claim. Called for every execution, so it is
 # not wrapped in a function.
 decode_spec = msgspec.json.Decoder(SentSpec).decode

@@ -25,10 +25,10 @@ _BURST_SECONDS = 0.05
 
 
 class RateLimit(msgspec.Struct, frozen=True):
-    """A token bucket: in any T seconds no more than per_second * T + burst start."""
+    """A token bucket: in any T seconds, at most per_second * T + burst starts."""
 
     per_second: float
-    burst: int = msgspec.UNSET  # type: ignore[assignment]  # then default_burst(per_second)
+    burst: int = msgspec.UNSET  # type: ignore[assignment]  # if unset, default_burst(per_second)
 
     def __post_init__(self) -> None:
         if cast(object, self.burst) is msgspec.UNSET:
@@ -65,7 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueSettings(Limits, frozen=True, kw_only=True):
-    """Settings of a queue. Defaults apply when a job is created, never to existing jobs."""
+    """Settings of a queue. Defaults apply when a job is created, and never change existing jobs."""
 
     default_timeout_seconds: int | None = None
     default_retry_policy: RetryPolicy | None = None
@@ -80,8 +80,8 @@ class QueueSettings(Limits, frozen=True, kw_only=True):
 class TenantSettings(Limits, frozen=True, kw_only=True):
     weight: float = 1.0  # relative share; twice the weight is twice the share
     max_jobs: int | None = None  # scheduled, paused, waiting or running
-    # Retention; None: the setting of the cell.
-    ledger_days: int | None = None  # ended executions; at most the setting of the cell
+    # Retention; None: the cell's setting.
+    ledger_days: int | None = None  # ended executions; at most the cell's setting
     dead_letter_days: int | None = None
     audit_days: int | None = None
 
@@ -96,7 +96,7 @@ class TenantSettings(Limits, frozen=True, kw_only=True):
 def _wrong(
     path: str, value: float | None, low: float, high: float, kind: type[float] | type[int] = int
 ) -> list[FieldError]:
-    """The error of a number, if any; an int is accepted as a float."""
+    """The error in a number, if any; an int is accepted as a float."""
     if value is None:
         return []
     if isinstance(value, bool) or not isinstance(value, (kind, int)):

@@ -1,4 +1,4 @@
-"""Log levels: one for everything, and others for single components: `info,worker=debug`."""
+"""Log levels: one for everything, with exceptions for single components: `info,worker=debug`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from hourbell.model.errors import ConfigurationError
 
-# What a log line names as its component.
+# The components that log lines name.
 COMPONENTS = (
     "api",  # requests, keys, workers over HTTP
-    "process",  # start and end, processes of workers, clocks, traces
+    "process",  # startup and shutdown, worker processes, clocks, traces
     "scheduler",  # leadership, planning, reaping, notifications, schedules in code
-    "tasks",  # handlers of an app, and what they log themselves
+    "tasks",  # handlers of an app, and their own log lines
     "webhooks",  # requests to targets, circuits, egress rules
     "worker",  # claims, sessions, outcomes
 )
@@ -31,9 +31,9 @@ class LogLevels(msgspec.Struct, frozen=True):
 
 
 def parse_log_levels(text: str) -> LogLevels:
-    """Levels from their text; raises ConfigurationError.
+    """Parse log levels; raises ConfigurationError.
 
-    A level without a component is that of all others; it is `info` if there is none.
+    A level without a component applies to all other components; the default is `info`.
     """
     default = None
     components: dict[str, int] = {}
@@ -41,7 +41,7 @@ def parse_log_levels(text: str) -> LogLevels:
         component, named, level = part.rpartition("=")
         if level not in LEVELS:
             raise ConfigurationError(
-                f"{level[:40]!r} is not a log level. There are {', '.join(LEVELS)}; write for "
+                f"{level[:40]!r} is not a log level. Use one of {', '.join(LEVELS)}, for "
                 f"example info,worker=debug."
             )
         if named:
@@ -50,8 +50,8 @@ def parse_log_levels(text: str) -> LogLevels:
             default = LEVELS[level]
         else:
             raise ConfigurationError(
-                f"{text[:100]!r} has two levels without a component. Write one, and component=level "
-                f"for the others, such as info,worker=debug."
+                f"{text[:100]!r} has two levels without a component. Use one, and component=level "
+                f"for the rest, such as info,worker=debug."
             )
     return LogLevels(LEVELS["info"] if default is None else default, components)
 
@@ -60,5 +60,5 @@ def _known(component: str) -> str:
     if component in COMPONENTS:
         return component
     close = difflib.get_close_matches(component, COMPONENTS, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(COMPONENTS)}."
-    raise ConfigurationError(f"{component[:40]!r} is not a component that logs. {hint}")
+    hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(COMPONENTS)}."
+    raise ConfigurationError(f"{component[:40]!r} is not a logging component. {hint}")

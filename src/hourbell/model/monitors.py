@@ -18,11 +18,11 @@ MAX_MONITORS = 5  # per job
 
 
 class NewMonitor(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition of a monitor by its owner."""
+    """The definition of a monitor, as given by its owner."""
 
     job_id: int
     grace_seconds: int
-    url: str  # of the alert
+    url: str  # where the alert is sent
     headers: dict[str, str] = {}
     secrets: SecretsCheck = SecretsCheck.REQUIRED  # checked at creation; not stored
 

@@ -32,9 +32,9 @@ class Priority(IntEnum):
 
 
 class Misfire(StrEnum):
-    """What to do with occurrences that were missed while no scheduler ran."""
+    """What to do with occurrences that were missed while no scheduler was running."""
 
-    SKIP = "skip"  # none is made up
+    SKIP = "skip"  # missed occurrences are not made up
     LATEST = "latest"  # one run, for the latest missed occurrence
     ALL = "all"  # each within catch_up_window_seconds, at most catch_up_limit of them
 
@@ -52,11 +52,11 @@ class Delivery(StrEnum):
     """The guarantee for a run whose worker is lost."""
 
     AT_LEAST_ONCE = "at_least_once"  # it runs again
-    AT_MOST_ONCE = "at_most_once"  # it never does; there are no retries of any kind
+    AT_MOST_ONCE = "at_most_once"  # it does not run again; there are no retries of any kind
 
 
 class Backoff(StrEnum):
-    """How the delay before a retry grows; `retry_delay_seconds` has the formulas."""
+    """How the delay before a retry grows; see `retry_delay_seconds` for the formulas."""
 
     FIXED = "FIXED"
     LINEAR = "LINEAR"
@@ -68,7 +68,7 @@ class Backoff(StrEnum):
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often, and after which delays, a failed attempt is retried."""
 
-    max_retries: int = 3  # after the first attempt; 3 retries are 4 attempts
+    max_retries: int = 3  # after the first attempt; 3 retries make 4 attempts
     backoff: Backoff = Backoff.EXPONENTIAL_WITH_JITTER
     initial_delay_seconds: int = 30
     max_delay_seconds: int = 3600
@@ -97,7 +97,7 @@ def decide(
     seed: int,
     remaining_seconds: float | None = None,
 ) -> Retry | Dead:
-    """Decide what follows when this attempt (the first is 1) has failed.
+    """Decide what happens after this attempt (the first is 1) has failed.
 
     `remaining_seconds` is the time left until the total deadline, if there is one. If a retry could
     start only after the deadline, the execution is DEAD now. `seed` is the execution's id.
@@ -130,7 +130,7 @@ def retry_delay_seconds(
 ) -> float:
     """How long to wait after this attempt (the first is 1) has failed.
 
-    With i = initial_delay_seconds and n = attempt, none ever above max_delay_seconds:
+    With i = initial_delay_seconds and n = attempt, never above max_delay_seconds:
 
         FIXED                      i
         LINEAR                     i × n

@@ -1,7 +1,7 @@
 """When a job runs: once, by a cron rule in a time zone, or every N seconds; and its time window.
 
-A schedule keeps what the user wrote (`H`, macros, names and all). The concrete rule of its
-timetable is derived from it and the job's id by `hourbell.documents.schedules.timetable_of`.
+A schedule keeps what the user wrote, including `H`, macros and names. The concrete rule of its
+timetable is derived from that and the job's id by `hourbell.documents.schedules.timetable_of`.
 """
 
 from datetime import datetime
@@ -13,7 +13,7 @@ UTC_ZONE = "UTC"
 MAX_DELAY_SECONDS = 3650 * 86_400
 MAX_RUNS = 1_000_000_000
 MAX_JITTER_SECONDS = 86_400
-MAX_EXCLUDED = 10  # calendars of a schedule
+MAX_EXCLUDED = 10  # calendars per schedule
 
 
 # What to do with a fixed wall time that a DST change skips: run once at the first instant after the
@@ -29,17 +29,17 @@ class Once(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
     """One instant. An instant in the past runs immediately."""
 
     at: datetime
-    timezone: str = UTC_ZONE  # only for showing
+    timezone: str = UTC_ZONE  # only for display
 
 
 class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cron"):
-    """Wall-clock times of a time zone."""
+    """Wall-clock times in a time zone."""
 
     cron: str  # as the user wrote it
     timezone: str = UTC_ZONE
     dst_gap: DstGap = "run_after"
     dst_overlap: DstOverlap = "once"
-    jitter_seconds: int = 0  # each job runs up to so much later, always by the same time
+    jitter_seconds: int = 0  # each job runs up to this much later, always by the same time
     exclude: tuple[str, ...] = ()  # calendars whose dates, in the time zone, are skipped
 
 
@@ -48,7 +48,7 @@ class Every(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 
     every_seconds: int
     anchor: int  # seconds since 1970; stored, so that unrelated updates do not shift the runs
-    timezone: str = UTC_ZONE  # for showing, and for the dates of calendars
+    timezone: str = UTC_ZONE  # for display, and for the dates of calendars
     jitter_seconds: int = 0
     exclude: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Timetable(msgspec.Struct, frozen=True):
-    """What jobs with the same schedule share: one row in the store, evaluated once for all."""
+    """What jobs with the same schedule share: one row in the store, evaluated once for all of them."""
 
     rule: str  # concrete: macros expanded, H resolved, or `@every <N>+<offset>`; perhaps delayed
     zone: str

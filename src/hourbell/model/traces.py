@@ -1,10 +1,10 @@
-"""W3C trace contexts, as text: the span of a caller, which a job remembers."""
+"""W3C trace contexts as text: the span of a caller, which a job remembers."""
 
 from __future__ import annotations
 
 import re
 
-# A later version may add fields, so more may follow; of its flags only the first is known.
+# A later version may add fields, so more may follow; only the first of its flags is known.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _INVALID_VERSION = "ff"
 _CURRENT_VERSION = "00"
@@ -12,9 +12,9 @@ _SAMPLED, _RANDOM = 1, 2  # flags
 
 
 def read_traceparent(text: str | None) -> str | None:
-    """A `traceparent` as version 00 writes it; None if there is none, or it is not valid.
+    """A `traceparent` as version 00 writes it; None if there is none or it is not valid.
 
-    An invalid one is ignored, as the W3C recommends: a trace is never a reason to refuse a job.
+    An invalid one is ignored, as the W3C recommends: a trace is never a reason to reject a job.
     """
     found = None if text is None else _TRACEPARENT.fullmatch(text.strip())
     if found is None:

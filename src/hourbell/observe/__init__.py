@@ -2,6 +2,6 @@
 
 logs        structured logs
 metrics     counters, gauges and histograms of this process
-traces      the switch of traces; `spans` makes them, `exporting` sends them
-clock       the clock of this machine, for spans; `drift` compares it with the database's
+traces      the switch for traces; `spans` creates them, `exporting` sends them
+clock       this machine's clock, for spans; `drift` compares it with the database's
 """

@@ -1,4 +1,4 @@
-"""The clock of this machine, for spans: they have the same one as those of the program around them."""
+"""This machine's clock, for spans: the same one that the spans of the surrounding program use."""
 
 from __future__ import annotations
 

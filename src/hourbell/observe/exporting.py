@@ -1,4 +1,4 @@
-"""Exporting the spans of a process that Hourbell owns, as the standard variables OTEL_… say."""
+"""Exports the spans of a process that Hourbell owns, as configured by the standard OTEL_… variables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hourbell.observe.traces import current_traces
 log = structlog.get_logger(component="process")
 
 _SERVICE = "hourbell"
-_EXPORTERS = "opentelemetry_traces_exporter"  # the group of entry points of OpenTelemetry
-_FLUSH_SECONDS = 5.0  # at the end of a process
+_EXPORTERS = "opentelemetry_traces_exporter"  # OpenTelemetry's entry point group
+_FLUSH_SECONDS = 5.0  # at process exit
 
 
 def configure_traces(env: Mapping[str, str]) -> None:
-    """Export the spans of this process as the variables OTEL_… say; called once, by a command.
+    """Export the spans of this process as the OTEL_… variables say; called once, by a command.
 
     A program that has set a tracer provider, or that runs under `opentelemetry-instrument`, keeps
     its own.
@@ -31,38 +31,38 @@ def configure_traces(env: Mapping[str, str]) -> None:
     except ImportError as error:
         log.warning(
             "traces are off: OpenTelemetry is not installed. Install hourbell[otel], or unset the "
-            "variables OTEL_… that name an exporter",
+            "OTEL_… variables that name an exporter",
             error=str(error),
         )
     except _NoExporter as error:
         log.warning(
-            "traces are off: no package provides the exporter. Install it, or change "
+            "traces are off: no installed package provides this exporter. Install one, or change "
             "OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL",
             exporter=str(error),
         )
-    except Exception as error:  # whatever an exporter says about its own variables
+    except Exception as error:  # whatever an exporter reports about its own variables
         log.warning(
-            "traces are off: an exporter does not accept its settings. Check the variables OTEL_…",
+            "traces are off: an exporter rejected its settings. Check the OTEL_… variables",
             exporter=",".join(names),
             error=f"{type(error).__name__}: {error}",
         )
 
 
 def flush_traces() -> None:
-    """Export what has ended, within seconds; at the end of a process that Hourbell owns."""
+    """Export finished spans, within seconds; at the exit of a process that Hourbell owns."""
     if (traces := current_traces()) is not None:
-        # In a thread: a collector that does not answer must not delay the end for longer.
+        # In a thread, so that an unresponsive collector does not delay the exit any longer.
         flushing = threading.Thread(target=traces.flush, name="flush-traces", daemon=True)
         flushing.start()
         flushing.join(_FLUSH_SECONDS)
 
 
 class _NoExporter(Exception):
-    """No installed package has an exporter of this name."""
+    """No installed package provides an exporter with this name."""
 
 
 def _exporter_names(env: Mapping[str, str]) -> list[str]:
-    """The exporters that are configured, by the names that packages give them."""
+    """The configured exporters, by the names that packages give them."""
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     named = env.get("OTEL_TRACES_EXPORTER", "")
@@ -105,7 +105,7 @@ def _export(names: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def forward_logs() -> None:
-    """Log what OpenTelemetry logs, such as a collector that is away, like everything else."""
+    """Log what OpenTelemetry logs, such as an unavailable collector, like everything else."""
     own = logging.getLogger("opentelemetry")
     own.handlers = [_Forwarder(logging.WARNING)]
     own.propagate = False

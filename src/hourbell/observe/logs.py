@@ -1,7 +1,7 @@
-"""Structured logs: readable on a terminal, else JSON lines; on stderr, as stdout is for output.
+"""Structured logs: readable on a terminal, otherwise JSON lines; on stderr, because stdout is for output.
 
 Every logger of Hourbell names its component, and each component has a level, which can change while
-the process runs. A line that belongs to an execution has its id; one that is written within a span
+the process runs. A line that belongs to an execution has its id; one written within a span
 has the ids of the trace and the span.
 """
 
@@ -20,19 +20,19 @@ from hourbell.observe.traces import current_ids
 
 log = structlog.get_logger(component="process")
 
-_FILE = "@"  # begins the name of a file that has the levels
+_FILE = "@"  # marks the name of a file with the levels
 
 
 class Logs:
     """The logs of this process, and their levels."""
 
     def __init__(self, setting: str) -> None:
-        """`setting` is that of HOURBELL_LOG_LEVEL; raises ConfigurationError."""
+        """`setting` is the value of HOURBELL_LOG_LEVEL; raises ConfigurationError."""
         self._setting = setting
         self._levels = _read_levels(setting)
 
     def reread(self) -> None:
-        """Read the levels again, if they are in a file. An error leaves them as they are."""
+        """Read the levels again, if they are in a file. An error leaves them unchanged."""
         try:
             self._levels = _read_levels(self._setting)
         except ConfigurationError as error:
@@ -41,7 +41,7 @@ class Logs:
         log.warning("log levels read", levels=_text_of(self._levels))
 
     def drop_quiet(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """A processor that drops what is below the level of its component."""
+        """A processor that drops lines below the level of their component."""
         level = LEVELS.get(method, LEVELS["error"])  # `exception` and `critical` are errors
         if level < self._levels.of(event.get("component")):
             raise structlog.DropEvent
@@ -58,7 +58,7 @@ def configure_logs(setting: str) -> Logs:
 
 
 def configure_logs_of_library(setting: str) -> None:
-    """For a worker inside a program: on stderr, unless the program has configured structlog."""
+    """For a worker inside a program: log to stderr, unless the program has configured structlog."""
     if not structlog.is_configured():
         _configure(Logs(setting), cache_logger_on_first_use=False)
 
@@ -78,7 +78,7 @@ def _configure(logs: Logs, cache_logger_on_first_use: bool) -> None:
             else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
-        # Looked up each time: a program, or a test, may replace it.
+        # Looked up each time, because a program or a test may replace it.
         logger_factory=lambda *names: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=cache_logger_on_first_use,
     )
@@ -98,7 +98,7 @@ def _read_levels(setting: str) -> LogLevels:
         text = file.read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"The log levels cannot be read from {file}: {error}. Create the file, with a text such "
+            f"Cannot read the log levels from {file}: {error}. Create the file with a text such "
             f"as info,worker=debug, or change HOURBELL_LOG_LEVEL."
         ) from error
     return parse_log_levels(text.strip())

@@ -1,15 +1,15 @@
 """Metrics of this process: counters, gauges and histograms, as Prometheus reads them.
 
-A family has one series for each combination of label values. Hot code keeps the series that it
-updates, so that an update is an addition. A family has a bounded number of series: once it is full,
-further label values are counted together, under `other`.
+A family has one series per combination of label values. Hot code keeps the series that it
+updates, so that an update is a single addition. The number of series per family is bounded: once a
+family is full, further label values are counted together, under `other`.
 
     outcomes = metrics.counter("hourbell_outcomes_total", "Recorded outcomes.", ("status",))
     succeeded = outcomes.series("SUCCEEDED")
     succeeded.add(500)
 
-Gauges of what a part of the process has at the moment are set by a function of that part, which
-`render` calls first (`before_render`). All updates happen in the thread of the event loop.
+Gauges for the current state of a part of the process are set by a function of that part, which
+`render` calls first (`before_render`). All updates happen in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OTHER = "other"  # the value of every label of the series that has what found no place
-MAX_SERIES = 200  # of a family, unless it says otherwise
+OTHER = "other"  # the label value of the series that collects everything beyond the limit
+MAX_SERIES = 200  # per family, unless it sets another limit
 
-# From a millisecond to an hour: an execution may start a little late, or run for long.
+# From a millisecond to an hour: an execution may start a little late, or run for a long time.
 SECONDS = (
     0.001,
     0.005,
@@ -46,15 +46,15 @@ SECONDS = (
 )
 SIZES = (1.0, 10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0)
 
-# Tenants: the first ones have series of their own, and further ones if they are large.
+# Tenants: the first ones get their own series, and later ones if they are large.
 FIRST_TENANTS = 20
 MAX_TENANTS = 50
-LARGE_SHARE = 0.01  # of all that was counted
-_MAX_WAITING = 10_000  # values without a series of their own whose counts are known
+LARGE_SHARE = 0.01  # of the total
+_MAX_WAITING = 10_000  # values without their own series whose counts are tracked
 
 
 class Value:
-    """One number: of a counter, which only grows, or of a gauge."""
+    """One number: a counter, which only grows, or a gauge."""
 
     __slots__ = ("value",)
 
@@ -68,7 +68,7 @@ class Value:
         self.value = value
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
-        """Suffix of the name, further label, value."""
+        """Suffix of the name, extra label, value."""
         yield "", "", self.value
 
 
@@ -87,9 +87,9 @@ class Distribution:
         self.sum += value
 
     def observe_all(self, values: list[float], offset: float = 0.0) -> None:
-        """Many observations at once, each `offset` more than its value, or 0 if that is below 0.
+        """Record many observations at once, each `offset` more than its value, or 0 if that is negative.
 
-        Takes a fraction of the time that they would take one by one; sorts the list.
+        Takes a fraction of the time of recording them one by one; sorts the list.
         """
         values.sort()
         counts, below = self._counts, 0
@@ -142,7 +142,7 @@ class Family(Generic[S]):
             self.series()  # a metric without labels exists from the start
 
     def series(self, *values: str) -> S:
-        """The series with these values of the labels, in their order."""
+        """The series with these label values, in order."""
         found = self._series.get(values)
         if found is None:
             assert len(values) == len(self.label_names), f"{self.name} has {self.label_names}"
@@ -154,15 +154,15 @@ class Family(Generic[S]):
         return found
 
     def items(self) -> Iterable[tuple[tuple[str, ...], S]]:
-        """Each series with the values of its labels."""
+        """Each series with its label values."""
         return self._series.items()
 
     def clear(self) -> None:
-        """Forget all series: what is not set again is gone."""
+        """Drop all series: what is not set again is gone."""
         self._series.clear()
 
     def text(self) -> str:
-        """In the text format; empty without a series."""
+        """The family in the text format; empty without a series."""
         if not self._series:
             return ""
         lines = [self._head]
@@ -179,7 +179,7 @@ class Family(Generic[S]):
 
 
 def set_all(family: Family[Value], values: Mapping[tuple[str, ...], float]) -> None:
-    """Set gauges by the values of their labels; those that are not given become 0, and stay."""
+    """Set gauges by label values; those not given become 0 and remain."""
     for key, series in family.items():
         if key not in values:
             series.set(0.0)
@@ -188,11 +188,11 @@ def set_all(family: Family[Value], values: Mapping[tuple[str, ...], float]) -> N
 
 
 class LargestValues:
-    """A counter by one label of which there may be very many values, such as tenants.
+    """A counter by one label that may have very many values, such as tenants.
 
-    The first FIRST_TENANTS values get series of their own, and up to MAX_TENANTS altogether those
-    that have at least LARGE_SHARE of the total. A value keeps its series, so that counters never
-    decrease; what it had before is counted as `other`.
+    The first FIRST_TENANTS values get their own series, as do, up to MAX_TENANTS in total, those
+    with at least LARGE_SHARE of the total. A value keeps its series, so that counters never
+    decrease; its counts from before are part of `other`.
     """
 
     def __init__(self, family: Family[Value]) -> None:

@@ -1,9 +1,9 @@
-"""Spans, named and described by OpenTelemetry's conventions for messaging and HTTP.
+"""Spans, named and described according to OpenTelemetry's conventions for messaging and HTTP.
 
-The destination is the task, or `webhook`. A one-time job that was created alone is processed in the
-trace of the span that created it. The runs of a recurring job, and of jobs that were created
-together, have traces of their own, with a link to that span: no tool shows a trace with thousands of
-runs, or with those of a year, in a useful way.
+The destination is the task, or `webhook`. A one-time job created alone is processed in the
+trace of the span that created it. Runs of a recurring job, and of jobs created together, have
+their own traces with a link to that span: no tool usefully shows a trace with thousands of
+runs, or with a year of them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _COUNT = "messaging.batch.message_count"
 _MESSAGE_ID = "messaging.message.id"
 _ERROR_TYPE = "error.type"
 _NO_PARENT = Context()
-WEBHOOK = "webhook"  # the destination of all webhooks: their hosts may be many
+WEBHOOK = "webhook"  # the destination of all webhooks, whose hosts may be many
 
 
 def _harmless(function: Callable[P, R]) -> Callable[P, R | None]:
-    """A processor or a sampler of the program may raise an error: no run must fail because of it."""
+    """Catch errors of the program's own processor or sampler: no run may fail because of them."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -66,7 +66,7 @@ def _harmless(function: Callable[P, R]) -> Callable[P, R | None]:
 
 
 class _Settings(msgspec.Struct):
-    """A field of a job that a worker does not decode for other purposes."""
+    """A field of a job that a worker decodes for no other purpose."""
 
     queue: str = DEFAULT_QUEUE
 
@@ -86,14 +86,14 @@ class Traces:
 
     @_harmless
     def flush(self) -> None:
-        """Export what has ended, if the provider can; blocks, as long as the exporter tries."""
+        """Export finished spans, if the provider can; blocks as long as the exporter tries."""
         flush = getattr(self._provider, "force_flush", None)
         if flush is not None:
             flush()
 
     @contextmanager
     def sending(self, caller: str | None = None) -> Iterator[SendSpan]:
-        """The creation of jobs: a child of the current span, or of that of a remote caller."""
+        """The creation of jobs: a child of the current span, or of a remote caller's span."""
         span = self._start_send(caller) or INVALID_SPAN
         try:
             yield SendSpan(span, caller)
@@ -111,7 +111,7 @@ class Traces:
 
     @_harmless
     def note_pass(self, name: str, began_ns: int, executions: int) -> None:
-        """A pass of the leader, or of the gate, that has done something; it ends now."""
+        """A pass of the leader or the gate that has done something; it ends now."""
         attributes = {"hourbell.executions": executions}
         span = self._tracer.start_span(name, _NO_PARENT, attributes=attributes, start_time=began_ns)
         span.end()
@@ -120,7 +120,7 @@ class Traces:
     def start_run(
         self, claimed: Claimed, spec: SentSpec, worker: str, claim: tuple[int, int] | None
     ) -> RunSpan:
-        """The span of an attempt; `claim`: when its claim began and ended."""
+        """The span of an attempt; `claim` is when its claim began and ended."""
         destination = _destination_of(spec.action)
         parent, links = _NO_PARENT, []
         if spec.traceparent is not None:
@@ -154,7 +154,7 @@ class Traces:
 
     @contextmanager
     def calling_batch(self, runs: Sequence[RunSpan]) -> Iterator[None]:
-        """One call of a function for several executions: its current span, linked to theirs."""
+        """One function call for several executions: its current span, linked to theirs."""
         is_decided = any(run.attributes for run in runs)
         span = self._start_batch(runs) if is_decided else None
         if span is None:
@@ -192,7 +192,7 @@ class Traces:
         )
 
     def start_request(self, run: RunSpan, method: str, host: str, port: int) -> RequestSpan:
-        """The HTTP request of a webhook. Neither path nor query: they may have credentials."""
+        """The HTTP request of a webhook, without path and query, which may contain credentials."""
         attributes: _Attributes = {
             "http.request.method": method,
             "server.address": host,
@@ -203,7 +203,7 @@ class Traces:
 
 
 class SendSpan:
-    """The creation of one job, or of many."""
+    """The creation of one or many jobs."""
 
     def __init__(self, span: Span, caller: str | None) -> None:
         self._span = span
@@ -211,7 +211,7 @@ class SendSpan:
 
     @property
     def traceparent(self) -> str | None:
-        """What the jobs remember; None: there is no trace."""
+        """What the jobs remember; None if there is no trace."""
         return _traceparent_of(self._span) or self._caller
 
     @_harmless
@@ -222,7 +222,7 @@ class SendSpan:
 
     @_harmless
     def created_many(self, destination: str | None, count: int) -> None:
-        """Jobs were created, all for this destination; None: they have several."""
+        """Jobs were created, all for this destination; None if they have several."""
         self._describe(destination)
         self._span.set_attribute(_COUNT, count)
 
@@ -252,12 +252,12 @@ class RunSpan:
         return self._span.get_span_context()
 
     def batch(self, runs: Sequence[RunSpan]) -> AbstractContextManager[None]:
-        """Make a span for several attempts, of which this is one, the current one."""
+        """Make a span for several attempts, including this one, the current span."""
         return self._traces.calling_batch(runs)
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it the current span of the handler that runs within."""
+        """Make this the current span of the handler that runs inside."""
         token = contexts.attach(self.context)
         try:
             yield
@@ -269,12 +269,12 @@ class RunSpan:
         return self._traces.start_request(self, method, host, port)
 
     def record_exception(self, error: BaseException) -> None:
-        """What the handler has raised; whether the attempt has failed, its outcome says."""
+        """Record what the handler raised; its outcome says whether the attempt failed."""
         _record_exception(self._span, error)
 
     @_harmless
     def end(self, outcome: Outcome, settles: bool) -> None:
-        """The attempt has ended; `settles`: its outcome is about to be recorded."""
+        """The attempt has ended; `settles` says whether its outcome is about to be recorded."""
         span = self._span
         if span.is_recording():
             span.set_attribute("hourbell.outcome", type(outcome).__name__.lower())
@@ -288,7 +288,7 @@ class RunSpan:
 
     @_harmless
     def settled(self, status: str) -> None:
-        """The outcome is recorded: the execution is in this state now."""
+        """The outcome was recorded: the execution is now in this state."""
         if self._settle is not None:
             self._settle.set_attribute("hourbell.status", status)
             self._settle.end()
@@ -319,7 +319,7 @@ class RequestSpan:
 
     @_harmless
     def end(self, outcome: Outcome | None) -> None:
-        """`outcome` None: it was cancelled, at its timeout or for another reason."""
+        """`outcome` is None if the request was cancelled, at its timeout or for another reason."""
         if outcome is None:
             _fail(self._span, "cancelled", "The request was cancelled.")
         elif isinstance(outcome, Failed):
@@ -329,7 +329,7 @@ class RequestSpan:
 
 @contextmanager
 def remote_parent(traceparent: str) -> Iterator[None]:
-    """Make a span of another process the parent of what runs within."""
+    """Make a span of another process the parent of what runs inside."""
     token = contexts.attach(_context_of(traceparent))
     try:
         yield
@@ -374,12 +374,12 @@ def _attributes_of(claimed: Claimed, spec: SentSpec, worker: str, destination: s
 
 
 def _planned_at(claimed: Claimed) -> str:
-    """When the execution was created: its id says so."""
+    """When the execution was created, according to its id."""
     return format_instant(created_at(claimed.execution_id))
 
 
 def _context_of(traceparent: str) -> Context:
-    """The context of a span of another process, whose `traceparent` is valid."""
+    """The context of a span in another process, whose `traceparent` is valid."""
     _, trace_id, span_id, flags = traceparent.split("-")
     span = SpanContext(
         int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16))

@@ -1,16 +1,16 @@
 """Traces: spans from the creation of a job to its settled outcome, by OpenTelemetry.
 
-    send      a job, or many, is created: by the API or the library
-    plan      a pass of the leader has planned executions of recurring jobs   } in traces of
-    admit     a pass of the gate has admitted executions                      } their own
-    receive   a worker has claimed an execution
+    send      one or many jobs are created: by the API or the library
+    plan      a pass of the leader planned executions of recurring jobs   } in their own
+    admit     a pass of the gate admitted executions                      } traces
+    receive   a worker claimed an execution
     process   one attempt; the current span of a handler
-    settle    its outcome is recorded
+    settle    the outcome is recorded
 
 A job remembers the span that created it (`JobSpec.traceparent`, `JobSpec.trace_link`). `spans.py`
-makes the spans, and is imported only if this process has a tracer provider: because its program has
+creates the spans, and is imported only if this process has a tracer provider: because its program
 set one, or because the environment of a command names an exporter (`exporting.py`). Otherwise
-nothing of OpenTelemetry is imported, and all that is left is a comparison with None.
+nothing of OpenTelemetry is imported, and the only cost is a comparison with None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _API = "opentelemetry.trace"
 
 
 def current_traces() -> Traces | None:
-    """The spans of this process; None: it has no tracer provider."""
+    """The spans of this process; None if it has no tracer provider."""
     api = sys.modules.get(_API)
     if api is None:
         return None
@@ -42,7 +42,7 @@ def _traces_of(provider: Any) -> Traces:
 
 
 def current_ids() -> tuple[str, str] | None:
-    """The ids of the current trace and span, for logs; None: there is none."""
+    """The ids of the current trace and span, for logs; None if there is none."""
     api = sys.modules.get(_API)
     if api is None:
         return None

@@ -1,23 +1,23 @@
 """The library: an app, its tasks, and a worker for them.
 
-    app.py          App: names, options, connections, the worker of an app
+    app.py          App: tasks, options, connections, and its worker
     app_connections.py  the app's own connections, in one event loop
-    tasks.py        Task, Configured, Call: what `@app.task` makes of a function
-    tasksets.py     tasks that are declared without an app
+    tasks.py        Task, Configured, Call: the result of `@app.task`
+    tasksets.py     tasks declared without an app
     signature.py    the parameters of a task: arguments ⇄ JSON payload
     plans.py        a call as one SQL statement, and the meaning of its rows; no I/O
     connections.py  the connections of users: asyncpg, psycopg, SQLAlchemy, Django
-    portal.py       sync callers: one event loop in a thread of its own
-    jobs.py         Job: a handle of what was enqueued
-    groups.py       Group: a handle of jobs whose common end creates another
+    portal.py       sync callers: one event loop in its own thread
+    jobs.py         Job: a handle to an enqueued job
+    groups.py       Group: a handle to jobs that create another one when all have ended
     schedules.py    schedules in code, as a manifest
-    context.py      Context and SyncContext: what a handler can learn and ask
+    context.py      Context and SyncContext: what a handler can read and do
     running.py      runs the tasks of an app inside a worker
     batches.py      batch tasks
-    processes/      tasks in processes of their own
+    processes/      tasks that run in their own processes
     outcomes.py     what the exceptions of a handler mean
     values.py       Retry, cron, every, Options
 
-Nothing is imported that a client does not need: asyncpg when an app is opened, the worker when it
-is run.
+Imports are limited to what a client needs: asyncpg is imported when an app is opened, the worker when
+it is run.
 """

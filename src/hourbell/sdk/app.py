@@ -63,7 +63,7 @@ _CHUNK = 5_000  # jobs in one statement
 
 
 class App:
-    """A named group of tasks. Its name is a part of the names of its tasks."""
+    """A named group of tasks. The app's name is part of the names of its tasks."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class App:
         pool_size: int = 4,
         notify: bool = True,
     ) -> None:
-        """An app of this name.
+        """Create an app with this name.
 
-        Its database is `url`, or HOURBELL_DATABASE_URL, or that of a running `hourbell up`; with
-        `embedded` it starts a PostgreSQL of its own. The schedules of the highest `revision`
-        (HOURBELL_REVISION) among live workers are in effect. `tenant`, `queue`, `timeout` and `retry` are
-        for tasks that set none. A worker imports the modules `imports` (`shop.*.tasks`), enters
-        `lifespan`, and gives handlers `state` and what the lifespan yields.
+        Its database is `url`, HOURBELL_DATABASE_URL, or that of a running `hourbell up`; with
+        `embedded` the app starts its own PostgreSQL. Among live workers, the schedules of the highest
+        `revision` (HOURBELL_REVISION) are in effect. `tenant`, `queue`, `timeout` and `retry` apply to
+        tasks that do not set them. A worker imports the modules in `imports` (`shop.*.tasks`), enters
+        `lifespan`, and gives handlers access to `state` and to what the lifespan yields.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigurationError(
@@ -114,10 +114,10 @@ class App:
         self.codec = codec
         self.pool_size = pool_size
         self.notify = notify
-        self.tasks: dict[str, Task[..., Any]] = {}  # by full name, aliases too
+        self.tasks: dict[str, Task[..., Any]] = {}  # by full name and alias
         self.task = TaskDecorator(self)
-        self._hooks: list[EnqueueHook] = []  # of on_enqueue
-        self._opened: AppConnections | None = None  # in the loop of `open`
+        self._hooks: list[EnqueueHook] = []  # added by on_enqueue
+        self._opened: AppConnections | None = None  # in the event loop of `open`
         self._opens = 0
         self._in_portal: AppConnections | None = None  # for sync callers
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
@@ -136,9 +136,9 @@ class App:
         by: Literal["task", "tenant"] = "tenant",
         **options: Unpack[TaskKeywords],
     ) -> BatchDecorator:
-        """Decorate a function of a list of items, each of which is an execution.
+        """Decorate a function that takes a list of items, each of which is an execution.
 
-        A worker collects up to `size` of them, of one tenant or with `by="task"` of all, and waits
+        A worker collects up to `size` items, of one tenant or with `by="task"` of all tenants, and waits
         for more for at most `max_wait` seconds. The other options are those of `task`.
         """
         from hourbell.sdk.batches import batch_decorator
@@ -146,14 +146,14 @@ class App:
         return batch_decorator(self, size, max_wait, by, options)
 
     def include(self, tasks: TaskSet) -> None:
-        """Make the tasks of a set tasks of this app, also those that are declared later."""
+        """Add the tasks of a set to this app, including those declared later."""
         tasks._include_in(self)
 
     def on_enqueue(self, hook: EnqueueHook) -> EnqueueHook:
-        """Decorate a function that is called before a job is enqueued, in the process that does so.
+        """Decorate a function that is called before each job is enqueued, in the same process.
 
-        It gets the task and the options of the call, and may change the options: add labels, choose
-        a tenant. An exception refuses the call.
+        It gets the task and the options of the call and may change the options, for example add
+        labels or choose a tenant. An exception rejects the call.
         """
         self._hooks.append(hook)
         return hook
@@ -161,9 +161,9 @@ class App:
     # Opening and closing.
 
     async def open(self) -> None:
-        """Connect. Opening twice is opening once; each needs its own close."""
+        """Connect. May be called more than once; each call needs its own close."""
         if self._opened is not None and self._opened.pid != os.getpid():
-            self._opened, self._opens = None, 0  # a forked child has connections of its own
+            self._opened, self._opens = None, 0  # a forked child needs its own connections
         async with self._opening():
             if self._opened is None:
                 self._opened = await self._open_own()
@@ -196,7 +196,7 @@ class App:
             yield
 
     def close_sync(self) -> None:
-        """Close the connections of sync callers."""
+        """Close the connections used by sync callers."""
         own, self._in_portal = self._in_portal, None
         if own is not None and own.pid == os.getpid():
             run_in(own.loop, own.close)
@@ -216,13 +216,13 @@ class App:
         return own
 
     async def _database(self, stack: AsyncExitStack) -> str:
-        """The DSN of the app; an embedded server that it starts ends with the stack."""
+        """The DSN of the app; an embedded server that it starts stops with the stack."""
         given = self.configured_url()
         if given is not None:
             if not given.startswith(("postgresql://", "postgres://")):
                 raise ConfigurationError(
-                    "App(url=…) or HOURBELL_DATABASE_URL must be a URL that begins with postgresql://; "
-                    "it is not shown here. For the API of a server there is hourbell.client."
+                    "App(url=…) or HOURBELL_DATABASE_URL must be a URL that begins with postgresql:// "
+                    "(the value is not shown here). To use the API of a server, use hourbell.client."
                 )
             return given
         from hourbell.compose import join_or_open_database
@@ -231,19 +231,19 @@ class App:
 
     @property
     def database_url(self) -> str:
-        """The database of the open app: for your own tables beside the jobs."""
+        """The database of the open app, for your own tables next to the jobs."""
         own = self._opened or self._in_portal
         if own is None:
             raise self._not_open()
         return own.database.dsn
 
     def configured_url(self) -> str | None:
-        """The URL that the app was given; what SQLAlchemy adds to a scheme is dropped."""
+        """The URL that the app was given, without what SQLAlchemy adds to the scheme."""
         url = self.url or os.environ.get("HOURBELL_DATABASE_URL")
         return None if not url else _DRIVER.sub(r"\1://", url)
 
     def _target(self) -> str:
-        """What `hourbell up` would probably be given, for a hint."""
+        """The likely target for `hourbell up`, for a hint."""
         module = next((task.fn.__module__ for task in self.tasks.values()), self.name)
         if module == "__main__":
             module = Path(getattr(sys.modules["__main__"], "__file__", None) or self.name).stem
@@ -256,12 +256,12 @@ class App:
     ) -> list[Job[Any]]:
         """Create many jobs. Each chunk is created as a whole or not at all.
 
-        With `connection` all are part of its transaction. If a chunk is refused, the jobs of the
-        chunks before it exist: they are in `created` of the error.
+        With `connection`, all are part of its transaction. If a chunk is rejected, the jobs of the
+        chunks before it exist; the error lists them in `created`.
         """
         if chunk < 1:
             raise ConfigurationError(
-                f"enqueue_many(chunk={chunk}): a chunk has at least 1 job. Nothing was enqueued."
+                f"enqueue_many(chunk={chunk}): a chunk must have at least 1 job. Nothing was enqueued."
             )
         return await self._enqueue_many(calls, connection, chunk)
 
@@ -275,7 +275,7 @@ class App:
     ) -> Group[T]:
         """Create many jobs, and another one when all of them have ended, whatever their fates.
 
-        All are created in one transaction, or none: in that of `connection`, if there is one.
+        All are created in one transaction, or none; with `connection`, in its transaction.
         """
         if (traces := current_traces()) is None:
             return await self._group(_bound(calls), _bound([then])[0], name, connection)
@@ -291,7 +291,7 @@ class App:
     ) -> Group[Any]:
         if last.unique_key is not None or last.at is not None:
             raise ConfigurationError(
-                "then= can have neither unique_key= nor at=: it is created once, when the others "
+                "then= must not have unique_key= or at=: it is created once, when the others "
                 "have ended."
             )
         chunks = [bound[first : first + _CHUNK] for first in range(0, len(bound), _CHUNK)]
@@ -315,7 +315,7 @@ class App:
         return Group(self, number, jobs)
 
     async def get_group(self, group_id: str) -> GroupView:
-        """A group as it is now, by its id: in the task of `then`, its label `hourbell.group`."""
+        """The current state of a group, by its id; the task of `then` has it in the label `hourbell.group`."""
         number = parse_group_id(group_id)
         return await self._own(lambda own: own.group(number))
 
@@ -327,9 +327,9 @@ class App:
         tenant: str | None = None,
         connection: Any = None,
     ) -> Cancelled:
-        """Cancel the job that has a unique key: of a task, or without one of the tenant.
+        """Cancel the job with a unique key: of a task or, without one, of the tenant.
 
-        A job that was enqueued under an alias of the task, before it was renamed, is found too.
+        This also finds a job that was enqueued under an alias of the task, before it was renamed.
         """
         check_options("cancel", {"unique_key": unique_key, "tenant": tenant})
         where = tenant or self.tenant
@@ -352,23 +352,23 @@ class App:
     async def complete(
         self, token: str, result: object = None, *, error: str | None = None
     ) -> None:
-        """Report what a handler waits for, with its token; with `error` as a failure.
+        """Complete what a handler is waiting for, by its token; with `error`, as a failure.
 
-        NotFound: there is no such token. Conflict: something else was reported before, or the job
-        has ended.
+        Raises NotFound if there is no such token, and Conflict if something else was reported before or
+        the job has ended.
         """
         await self._own(lambda own: own.complete(token, result, error))
 
     def job(self, job_id: str) -> Job[Any]:
-        """A handle of a job, without asking whether it exists."""
+        """A handle to a job; does not check whether it exists."""
         return Job(self, parse_job_id(job_id))
 
     def get_task(self, name: str) -> Task[..., Any]:
-        """A task by its name, with or without that of the app."""
+        """A task by its name, with or without the app's name."""
         found = self.tasks.get(name) or self.tasks.get(f"{self.name}.{name}")
         if found is None:
             known = ", ".join(sorted(self.tasks)) or "none"
-            raise UnknownTask(f"App {self.name!r} has no task {name!r}; it has {known}.")
+            raise UnknownTask(f"App {self.name!r} has no task {name!r}. Its tasks: {known}.")
         return found
 
     enqueue_many_sync = blocking(enqueue_many)
@@ -398,7 +398,7 @@ class App:
         return jobs
 
     async def _create(self, calls: Sequence[PlannedCall], connection: Any) -> list[Created]:
-        """Create jobs, all or none, on a connection of the user or of the app."""
+        """Create jobs, all or none, on the user's connection or the app's own."""
         if not calls:
             return []
         if (traces := current_traces()) is None:
@@ -434,7 +434,7 @@ class App:
     async def _on_connection(
         self, connection: Any, statement: str, given: list[object], read: Callable[[list[Any]], T]
     ) -> T:
-        """What a statement on a connection of the user returns; missing names are created first."""
+        """Run a statement on the user's connection; missing names are created first."""
         user = user_connection(connection, is_blocking())
         for _ in range(8):
             rows = await user.fetch(statement, given)
@@ -445,20 +445,20 @@ class App:
                 if not self._can_open():
                     raise unknown_name(
                         missing,
-                        f'Open the app "{self.name}", which then creates it, or start its worker.',
+                        f'Open the app "{self.name}", which creates it, or start its worker.',
                     ) from None
                 name = missing
                 await self._own(lambda own, name=name: own.add(name))  # type: ignore[misc]
         raise unknown_name(
-            last, "It was created just now, but your transaction sees an older state: repeat it."
+            last, "It was created just now, but your transaction has an older snapshot: retry it."
         )
 
     def _can_open(self) -> bool:
-        """Whether a connection of the app's own can be used now."""
+        """Whether the app's own connections can be used now."""
         return is_blocking() or self._opened is not None
 
     async def _own(self, call: Callable[[AppConnections], Awaitable[T]]) -> T:
-        """Use the app's own connections: in this loop, or from a sync caller in another thread."""
+        """Use the app's own connections: in this loop, or for a sync caller in another thread."""
         if not is_blocking():
             own = self._opened
             if own is None or own.pid != os.getpid():
@@ -490,7 +490,7 @@ class App:
 
     def _other_loop(self) -> NotOpen:
         return NotOpen(
-            f'App "{self.name}" was opened in another event loop. Open it in the one that uses it '
+            f'App "{self.name}" was opened in another event loop. Open it in the loop that uses it '
             f"(pytest: a loop-scoped fixture), or use enqueue_sync."
         )
 
@@ -523,13 +523,13 @@ class App:
             other = self.tasks.get(name)
             if other is not None and not _is_same_function(other, task):
                 raise InvalidTask(
-                    f'"{name}" is declared twice: {other.where} and {task.where}. Give one a name=.'
+                    f'"{name}" is declared twice: {other.where} and {task.where}. Give one of them a name=.'
                 )
             self.tasks[name] = task
 
 
 def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
-    """Where the unique keys of a task are: under each of its names, or among those of the tenant."""
+    """The scopes of a task's unique keys: one per name of the task, or the tenant."""
     if task is None:
         return (None,)
     unique = task.options.unique
@@ -543,18 +543,18 @@ def _bound(calls: Iterable[Call[Any]]) -> list[PlannedCall]:
     for call in found:
         if not isinstance(call, Call):
             raise InvalidArguments(
-                f"{call!r} is not a call: make one with task.bind(…). Nothing was enqueued."
+                f"{call!r} is not a call. Create one with task.bind(…). Nothing was enqueued."
             )
         if call._configured._connection is not None:
             raise ConfigurationError(
-                "A bound call has no connection of its own: give connection= to the call that "
+                "A bound call has no connection of its own. Pass connection= to the call that "
                 "enqueues it."
             )
     return [call._planned for call in found]
 
 
 def _one_task(calls: Sequence[PlannedCall]) -> str | None:
-    """The task of all these calls; None: they have several."""
+    """The task of all these calls; None if there are several."""
     tasks = {call.task for call in calls}
     return tasks.pop() if len(tasks) == 1 else None
 
@@ -566,6 +566,6 @@ def _is_same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
 
 def no_database(target: str) -> NoDatabase:
     return NoDatabase(
-        f'No database: set HOURBELL_DATABASE_URL or App(url=…). To try it, run "hourbell up {target}" '
-        f"in another terminal; it brings its own PostgreSQL."
+        f'No database: set HOURBELL_DATABASE_URL or App(url=…). To try it out, run "hourbell up {target}" '
+        f"in another terminal; it comes with its own PostgreSQL."
     )

@@ -63,12 +63,12 @@ _ENQUEUE = ENQUEUE.format("$1", "$2", "$3", "$4", "$5")
 _CANCEL = CANCEL.format("$1", "$2", "$3")
 _GROUP = GROUP.format("$1", "$2", "$3", "$4")
 _MAX_GROUP = 500  # calls that wait for a connection and are sent together
-# Between two looks at a job whose end is awaited; the last one is repeated.
+# Delays between polls of a job that is awaited; the last one is repeated.
 _POLL_SECONDS = (0.02, 0.05, 0.1, 0.25)
 
 
 class AppConnections:
-    """What an app uses when it is given no connection."""
+    """The app's own connections, used when a call gets none."""
 
     def __init__(self, database: Database, stack: AsyncExitStack, connections: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -76,14 +76,14 @@ class AppConnections:
         self.database = database
         self.engine = Engine(database, DatabaseClock(database))
         self._stack = stack
-        self._free = connections  # statements that may still begin
+        self._free = connections  # how many more statements may start
         self._waiting: deque[tuple[PlannedCall, asyncio.Future[Created]]] = deque()
 
     @classmethod
     async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> AppConnections:
         if not await _is_prepared(dsn):
             raise NotMigrated(
-                f"Tables or functions of this version are missing in the database {shown_dsn(dsn)}. "
+                f"The database {shown_dsn(dsn)} lacks tables or functions of this version. "
                 f'Run "hourbell migrate" once.'
             )
         database = await Database.open(dsn, connections)
@@ -97,7 +97,7 @@ class AppConnections:
     async def declare(
         self, tenants: Collection[str], queues: Collection[str], tasks: Collection[str]
     ) -> None:
-        """Create names in transactions of their own."""
+        """Create names in their own transactions."""
         now = await self.engine.clock.now()
         await self.engine.tenants(tenants, now)
         await self.engine.queues(queues, now)
@@ -121,7 +121,7 @@ class AppConnections:
             except MissingName as missing:
                 await self.add(missing)
                 last = missing
-        raise HourbellError(f"The {last.kind} {last.name!r} cannot be created.")
+        raise HourbellError(f"Cannot create the {last.kind} {last.name!r}.")
 
     async def create_group(
         self, chunks: Sequence[Sequence[PlannedCall]], then: PlannedCall, name: str
@@ -140,10 +140,10 @@ class AppConnections:
             except MissingName as missing:
                 await self.add(missing)
                 last = missing
-        raise HourbellError(f"The {last.kind} {last.name!r} cannot be created.")
+        raise HourbellError(f"Cannot create the {last.kind} {last.name!r}.")
 
     async def _create_one(self, call: PlannedCall) -> Created:
-        """Create a job. Calls that would wait for a connection are sent together by the next."""
+        """Create a job. Calls that would wait for a connection are sent together by the next one."""
         if not self._free:
             future: asyncio.Future[Created] = self.loop.create_future()
             self._waiting.append((call, future))
@@ -175,7 +175,7 @@ class AppConnections:
     ) -> None:
         try:
             made = await self._create([call for call, _ in group])
-        except StoreUnavailable as error:  # the answer may be lost: all of them may exist
+        except StoreUnavailable as error:  # the answer may be lost, so all of them may exist
             for _, future in group:
                 if not future.done():
                     future.set_exception(error)
@@ -185,7 +185,7 @@ class AppConnections:
                 if not future.done():
                     future.set_exception(error)
                 return
-            for one in group:  # nothing was created; a refusal is of one of them
+            for one in group:  # nothing was created, because one of them was rejected
                 await self._create_group([one])
         except BaseException as error:
             for _, future in group:
@@ -212,7 +212,7 @@ class AppConnections:
         return Cancelled.CANCELLED if ended else Cancelled.REQUESTED
 
     async def complete(self, token: str, result: object, error: str | None) -> None:
-        # Here, because most programs report nothing.
+        # Imported here, because most programs complete nothing.
         from hourbell.engine.operations.completions import complete
         from hourbell.security.sealing import KeyRing
 
@@ -220,7 +220,7 @@ class AppConnections:
         size = len(msgspec.json.encode(result))
         if size > MAX_RESULT_BYTES:
             raise InvalidArguments(
-                f"The result has {size} bytes as JSON, the maximum is {MAX_RESULT_BYTES}. Store it, "
+                f"The result has {size} bytes as JSON; the maximum is {MAX_RESULT_BYTES}. Store it elsewhere "
                 f"and report its id."
             )
         outcome = Succeeded(result) if error is None else Failed(error, "reported")
@@ -247,7 +247,7 @@ class AppConnections:
             return await explain_execution(self.engine, job_id)
 
     async def wait(self, job_id: int, limit: Seconds) -> JobView:
-        """The job when it has ended. It may not be visible yet: its transaction is open."""
+        """Wait for the job to end. It may not be visible yet, if its transaction is open."""
         view: JobView | None = None
         async for _ in _polls(limit):
             with suppress(NotFound):
@@ -255,7 +255,7 @@ class AppConnections:
             if view is not None and ExecutionStatus(view.status) in FATES:
                 return view
         raise WaitTimeout(
-            f"Job {job_text(job_id)} has not ended within {seconds_of(limit):g} s. It is "
+            f"Job {job_text(job_id)} did not end within {seconds_of(limit):g} s. It is "
             f"{view.status if view else _NOT_VISIBLE}."
         )
 
@@ -274,7 +274,7 @@ class AppConnections:
         )
 
     async def wait_for_group(self, group_id: int, limit: Seconds) -> GroupView:
-        """The group when it has ended. It may not be visible yet: its transaction is open."""
+        """Wait for the group to end. It may not be visible yet, if its transaction is open."""
         view: GroupView | None = None
         async for _ in _polls(limit):
             with suppress(NotFound):
@@ -286,11 +286,11 @@ class AppConnections:
             state = f"known to have {sum(view.ended.values())} of {view.members} jobs ended"
             state += f". {view.problem}" if view.problem else ""
         raise WaitTimeout(
-            f"Group {group_text(group_id)} has not ended within {seconds_of(limit):g} s. It is {state}."
+            f"Group {group_text(group_id)} did not end within {seconds_of(limit):g} s. It is {state}."
         )
 
     async def wait_for_then(self, group_id: int, limit: Seconds) -> JobView:
-        """The job that a group creates, when it has ended."""
+        """Wait for the job that the group creates to end."""
         began = time.monotonic()
         view = await self.wait_for_group(group_id, limit)
         left = max(seconds_of(limit) - (time.monotonic() - began), 0)
@@ -300,7 +300,7 @@ class AppConnections:
 
 @contextmanager
 def _may_be_uncommitted(kind: str, identifier: str) -> Iterator[None]:
-    """Say of a handle whose job or group does not exist that its transaction may be open."""
+    """Explain that a missing job or group may belong to a transaction that is still open."""
     try:
         yield
     except NotFound as error:
@@ -313,7 +313,7 @@ def _may_be_uncommitted(kind: str, identifier: str) -> Iterator[None]:
 
 
 async def _polls(limit: Seconds) -> AsyncIterator[None]:
-    """Moments at which to look, until the limit has passed."""
+    """The moments at which to poll, until the limit has passed."""
     deadline = time.monotonic() + seconds_of(limit)
     pauses = iter(_POLL_SECONDS)
     pause = next(pauses)
@@ -330,7 +330,7 @@ _NOT_VISIBLE = "not visible: its transaction is open, or was rolled back"
 
 
 async def _is_prepared(dsn: str) -> bool:
-    """Whether the database has what this build needs; raises errors about the way to it."""
+    """Whether the database has what this build needs; raises connection errors."""
     try:
         return await is_migrated(dsn)
     except StoreUnavailable as error:  # whose text is about writes
@@ -347,7 +347,7 @@ _running: set[asyncio.Task[Any]] = set()  # the loop keeps only weak references
 
 
 def shown_dsn(dsn: str) -> str:
-    """A database, without its password."""
+    """The name of a database, without its password."""
     parts = urlsplit(dsn)
     name = parts.path.removeprefix("/") or "?"
     return f"{name} on {parts.hostname}" if parts.hostname else name

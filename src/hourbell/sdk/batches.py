@@ -1,7 +1,7 @@
 """Batch tasks: one call of a function for many executions.
 
-Each item is an execution of its own, with its own lease, attempts and outcome. Items wait in the
-worker until a batch is full or its time is over; the timeout of an attempt begins with the call.
+Each item is its own execution, with its own lease, attempts and outcome. Items wait in the
+worker until a batch is full or its wait is over; the timeout of an attempt starts with the call.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _NO_RUN = Claimed(0, 0, "default", 1, 0, 0.0, None, "{}")
 class BatchOptions(msgspec.Struct, frozen=True):
     """How executions are collected."""
 
-    size: int  # of the largest batch
-    max_wait_seconds: float  # after its first item, a batch begins even if it is not full
-    by_tenant: bool  # whether all items of a batch are of one tenant
+    size: int  # maximum items per batch
+    max_wait_seconds: float  # after its first item, a batch starts even if it is not full
+    by_tenant: bool  # whether all items of a batch belong to one tenant
 
 
 class Item(OfExecution, Generic[T]):
-    """One execution of a batch."""
+    """One execution in a batch."""
 
     __slots__ = ("_cancelled", "_ended", "_mark", "_span", "value")
 
@@ -68,18 +68,18 @@ class Item(OfExecution, Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether this execution was asked to stop. The others of the batch continue."""
+        """Whether this execution was asked to stop. The rest of the batch continues."""
         return self._cancelled
 
     def fail(self, error: Exception) -> None:
-        """This item has failed, whatever becomes of the others.
+        """Mark this item as failed, whatever happens to the others.
 
-        The exception means what it means when a task raises it: Dead, RetryAfter, Cancel too.
+        The exception means the same as when a task raises it, including Dead, RetryAfter and Cancel.
         """
         self._mark = error
 
     def snooze(self, delay: float | timedelta) -> None:
-        """Run this item again after a delay. No attempt is used."""
+        """Run this item again after a delay. Does not count as an attempt."""
         self._mark = Snooze(delay)
 
 
@@ -87,7 +87,7 @@ class AsyncBatchTask(Task[[T], R_co], Generic[T, R_co]):
     """A batch task that is a coroutine function."""
 
     def __call__(self, items: list[Item[T]]) -> Coroutine[Any, Any, Sequence[R_co] | None]:
-        """Run the function here and now, with items such as `Item(value)`."""
+        """Run the function directly, with items such as `Item(value)`."""
         made: Coroutine[Any, Any, Sequence[R_co] | None] = self.fn(items)
         return made
 
@@ -96,13 +96,13 @@ class SyncBatchTask(Task[[T], R_co], Generic[T, R_co]):
     """A batch task that is a plain function; a worker runs it in a thread."""
 
     def __call__(self, items: list[Item[T]]) -> Sequence[R_co] | None:
-        """Run the function here and now, with items such as `Item(value)`."""
+        """Run the function directly, with items such as `Item(value)`."""
         result: Sequence[R_co] | None = self.fn(items)
         return result
 
 
 class BatchDecorator:
-    """What `app.batch_task(…)` returns."""
+    """Returned by `app.batch_task(…)`."""
 
     def __init__(self, owner: App | TaskSet, options: TaskOptions) -> None:
         self._owner = owner
@@ -132,7 +132,7 @@ class BatchDecorator:
         shown = getattr(f, "__name__", repr(f))
         if not callable(f) or len(inspect.signature(f).parameters) != 1:
             raise InvalidTask(
-                f"{shown}: a batch task has one parameter, such as items: list[Item[int]]."
+                f"{shown}: a batch task takes one parameter, such as items: list[Item[int]]."
             )
         kind = AsyncBatchTask if inspect.iscoroutinefunction(f) else SyncBatchTask
         return kind(self._owner, f, self._options)
@@ -145,9 +145,9 @@ def batch_decorator(
     by: Literal["task", "tenant"],
     options: TaskKeywords,
 ) -> BatchDecorator:
-    """What `batch_task` of an app or a task set returns; raises InvalidTask."""
+    """Create the decorator for `batch_task` of an app or a task set; raises InvalidTask."""
     if options.get("process"):
-        raise InvalidTask("batch_task has no process=True: a batch runs in the worker.")
+        raise InvalidTask("batch_task does not support process=True: a batch runs in the worker.")
     batch = _batch_options(size, max_wait, by)
     found = task_options("@app.batch_task", options)
     return BatchDecorator(owner, msgspec.structs.replace(found, batch=batch))
@@ -156,18 +156,18 @@ def batch_decorator(
 def _batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) -> BatchOptions:
     seconds = seconds_of(max_wait, "max_wait")
     if not 1 <= size <= MAX_SIZE:
-        raise InvalidTask(f"batch_task(size={size}): a batch has from 1 to {MAX_SIZE} items.")
+        raise InvalidTask(f"batch_task(size={size}): size must be from 1 to {MAX_SIZE}.")
     if not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidTask(
-            f"batch_task(max_wait={seconds:g}): it is at most {MAX_WAIT_SECONDS:g} s."
+            f"batch_task(max_wait={seconds:g}): max_wait must be at most {MAX_WAIT_SECONDS:g} s."
         )
     if by not in ("task", "tenant"):
-        raise InvalidTask(f'batch_task(by={by!r}): it is "task" or "tenant".')
+        raise InvalidTask(f'batch_task(by={by!r}): by must be "task" or "tenant".')
     return BatchOptions(size, seconds, by == "tenant")
 
 
 class BatchSignature(Signature):
-    """Of a function that takes a list of items: what one item is enqueued with, and its result."""
+    """The signature of a function that takes a list of items: the value and the result of one item."""
 
     def key(self, of: Callable[..., str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """What a function of the user computes from the value of an item, which has no name."""
@@ -194,14 +194,14 @@ class BatchSignature(Signature):
         (item,) = typing.get_args(items) or (Any,)
         if typing.get_origin(items) is not list or (typing.get_origin(item) or item) is not Item:
             raise InvalidTask(
-                f"{self._task}: the parameter of a batch task is a list of items, such as "
+                f"{self._task}: the parameter of a batch task must be a list of items, such as "
                 f"list[Item[int]]."
             )
         return (typing.get_args(item) or (Any,))[0]
 
 
 def _result_type(returned: Any) -> Any:
-    """The type of the result of one item, by what the function is said to return."""
+    """The result type of one item, from the function's return type."""
     if returned is type(None):
         return returned
     if typing.get_origin(returned) in (Union, UnionType):
@@ -214,17 +214,17 @@ def _result_type(returned: Any) -> Any:
 
 
 class _Batch:
-    """Items that are called together."""
+    """Items that are processed in one call."""
 
     def __init__(self, task: Task[..., Any]) -> None:
         self.task = task
         self.items: list[Item[Any]] = []
         self.running: asyncio.Task[None] | None = None
-        self.thread: StillRunning | None = None  # that runs on, although the batch was stopped
+        self.thread: StillRunning | None = None  # continues although the batch was stopped
 
 
 class Batches:
-    """Collects the items of a worker, and runs the batches."""
+    """Collects the items of a worker and runs the batches."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Batches:
         self._variables = variables  # each batch gets a copy
 
     async def run(self, task: Task[..., Any], run: Run, value: Any) -> Any:
-        """The result of one item; raises what its batch, or its own mark, says."""
+        """The result of one item; raises the error of its batch, or its own mark."""
         claimed = run.claimed
         options = task.options.batch
         assert options is not None
@@ -268,7 +268,7 @@ class Batches:
         batch, timer = self._collecting.pop(key)
         timer.cancel()
         if not batch.items:
-            return  # all of them were stopped while they waited
+            return  # all of them were stopped while waiting
         for item in batch.items:
             self._worker.begin(item._claimed.execution_id, 0.0)
         batch.running = asyncio.get_running_loop().create_task(
@@ -285,7 +285,7 @@ class Batches:
             return
         except asyncio.CancelledError:
             for item in items:
-                _end(item, None, RuntimeError("The function of the batch raised CancelledError."))
+                _end(item, None, RuntimeError("The batch function raised CancelledError."))
             raise
         except BaseException as error:
             for item in items:
@@ -297,7 +297,7 @@ class Batches:
             _end(item, result, None)
 
     async def _stop(self, batch: _Batch) -> None:
-        """Cancel a batch of which no item is left, until it ends."""
+        """Cancel a batch that has no items left, and wait until it ends."""
         assert batch.running is not None
         while not batch.running.done():
             batch.running.cancel()
@@ -313,14 +313,14 @@ def _results(returned: Any, items: Sequence[Item[Any]]) -> Sequence[Any]:
     if not isinstance(returned, list | tuple) or len(returned) != len(items):
         size = len(returned) if isinstance(returned, list | tuple) else type(returned).__name__
         raise TypeError(
-            f"A batch task returns nothing, or a list with a result for each item: {len(items)}, "
+            f"A batch task must return nothing, or a list with one result per item: {len(items)}, "
             f"not {size}."
         )
     return returned
 
 
 def _end(item: Item[Any], result: Any, error: BaseException | None) -> None:
-    """An item that is marked ends by its mark, the others as the batch did."""
+    """End an item by its own mark if it has one, otherwise like the batch."""
     assert item._ended is not None
     if item._ended.done():
         return  # it was stopped
@@ -332,5 +332,5 @@ def _end(item: Item[Any], result: Any, error: BaseException | None) -> None:
 
 
 def _plain(error: BaseException) -> Exception:
-    """Futures refuse some exceptions, such as SystemExit."""
+    """Replace exceptions that futures refuse, such as SystemExit."""
     return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,8 +1,8 @@
-"""The connections of users, in whose transactions jobs are enqueued.
+"""Users' connections, in whose transactions jobs are enqueued.
 
-The adapters of the drivers are those of the guard, which may import nothing of the library; they are
-loaded when the first connection is given. This module says in the words of the library what cannot
-be done with a connection.
+The driver adapters come from the guard, which must not import anything of the library; they are
+loaded when the first connection is passed. This module turns their errors into those of the
+library.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NO_PRIVILEGE = "42501"
 
 
 class UserConnection:
-    """A connection of a user."""
+    """A connection passed by the user."""
 
     def __init__(self, own: Blocking | Asynchronous) -> None:
         self._own = own
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
-        """The rows of a statement, as tuples. `{}` in the statement is the place of an argument.
+        """The rows of a statement, as tuples. `{}` in the statement marks an argument.
 
-        Raises NotInTransaction. A sync connection does not suspend.
+        Raises NotInTransaction. With a sync connection, this never suspends.
         """
         with _explained():
             found = self._own.fetch(statement, arguments)
@@ -37,7 +37,7 @@ class UserConnection:
 
 
 def user_connection(connection: Any, blocking: bool) -> UserConnection:
-    """The adapter of a connection, for an async or a blocking call; raises WrongConnection."""
+    """The adapter for a connection, for an async or a blocking call; raises WrongConnection."""
     from hourbell.guard.drivers import Asynchronous, Blocking, connection_of, kind_of
 
     with _explained():
@@ -57,7 +57,7 @@ def user_connection(connection: Any, blocking: bool) -> UserConnection:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Errors of a driver that mean that the connection or its database was not prepared."""
+    """Turn driver errors about an unprepared connection or database into the library's own."""
     from hourbell.guard.drivers import Autocommit, UnknownConnection, sqlstate
 
     try:
@@ -66,19 +66,19 @@ def _explained() -> Iterator[None]:
         raise WrongConnection(str(error)) from None
     except Autocommit:
         raise NotInTransaction(
-            "connection= is in autocommit: the job would stay if your writes are rolled back. Begin "
-            "a transaction, or leave connection= out."
+            "connection= is in autocommit mode, so the job would remain if your writes were rolled back. Begin "
+            "a transaction, or leave out connection=."
         ) from None
     except Exception as error:
         code = sqlstate(error)
         if code in _MISSING:
             raise NotMigrated(
-                'The database of connection= has no schema "hourbell" of this version. Run '
-                '"hourbell migrate" on it, or use a connection to the database of the app.'
+                'The database of connection= lacks the "hourbell" schema of this version. Run '
+                '"hourbell migrate" on it, or use a connection to the app\'s database.'
             ) from error
         if code == _NO_PRIVILEGE:
             raise ConfigurationError(
-                "The role of connection= may not enqueue. Allow it once: "
+                "The role of connection= is not allowed to enqueue. Grant it once with "
                 '"hourbell migrate --grant-enqueue-to ROLE".'
             ) from error
         raise

@@ -1,4 +1,4 @@
-"""What a handler can learn about its run, and ask of its worker."""
+"""What a handler can read about its run, and ask of its worker."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PROGRESS_SECONDS = 1.0  # at most one report in this time is stored
+PROGRESS_SECONDS = 1.0  # at most one report per this time is stored
 MAX_WAIT_NAME = 100
 _MAX_PROGRESS_BYTES = 16 * 1024
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """One attempt, as a middleware sees it."""
+    """One attempt, as seen by middleware."""
 
     task: str
     execution_id: str
@@ -50,11 +50,11 @@ class RunInfo(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """What an outside system has reported, or that it has not."""
+    """What an outside system reported, or that it did not."""
 
     succeeded: bool
-    result: Any = None  # of a success
-    error: str | None = None  # of a failure
+    result: Any = None  # on success
+    error: str | None = None  # on failure
     timed_out: bool = False  # nothing was reported in time
 
 
@@ -63,40 +63,40 @@ class WorkerOfRun(Protocol):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the worker drains."""
+        """Whether the worker is draining."""
 
     def is_stopped(self, claimed: Claimed) -> bool:
-        """Whether a run was asked to stop, or its lease is lost."""
+        """Whether a run was asked to stop or its lease was lost."""
 
     async def note_progress(self, claimed: Claimed, value: str) -> bool:
-        """Store the progress of a run, as JSON; False: the lease is lost."""
+        """Store the progress of a run, as JSON; False if the lease was lost."""
 
     async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
-        """Store a checkpoint, as JSON; False: the lease is lost."""
+        """Store a checkpoint, as JSON; False if the lease was lost."""
 
     async def wait_of(self, claimed: Claimed, name: str, waits: bool) -> Wait | None:
-        """A wait of the run by its name; None: the lease is lost."""
+        """A wait of the run, by name; None if the lease was lost."""
 
     async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
-        """The session that holds the run, which is about to end by itself; None: it is lost."""
+        """The session that holds a run which is about to complete itself; None if it was lost."""
 
 
 class _Settings(msgspec.Struct):
-    """Fields of a job that a worker decodes only when they are asked for."""
+    """Fields of a job that a worker decodes only when needed."""
 
     queue: str = "default"
     labels: dict[str, str] = {}
 
 
 class OfExecution:
-    """What a handler can learn about an execution that it runs."""
+    """What a handler can read about the execution it runs."""
 
     __slots__ = ("_claimed",)
     _claimed: Claimed
 
     @property
     def execution_id(self) -> str:
-        """The same for all attempts: usable as an idempotency key."""
+        """The same for all attempts, so it can serve as an idempotency key."""
         return execution_text(self._claimed.execution_id)
 
     @property
@@ -110,7 +110,7 @@ class OfExecution:
 
     @property
     def fence(self) -> int:
-        """Higher than that of every earlier attempt."""
+        """Higher than the fence of every earlier attempt."""
         return self._claimed.fence
 
 
@@ -137,7 +137,7 @@ class _Base(OfExecution):
         state: Sequence[object],
         worker: WorkerOfRun | None,
         loop: asyncio.AbstractEventLoop | None = None,
-        checkpoint: msgspec.Raw = NO_CHECKPOINT,  # of an earlier run
+        checkpoint: msgspec.Raw = NO_CHECKPOINT,  # from an earlier run
     ) -> None:
         self._claimed = claimed
         self._checkpoint = checkpoint
@@ -170,30 +170,30 @@ class _Base(OfExecution):
 
     @property
     def remaining(self) -> float:
-        """Seconds until this attempt is stopped, by its timeout or the deadline of the job."""
+        """Seconds until this attempt is stopped, by its timeout or the job's deadline."""
         return max(self._stop_at - time.monotonic(), 0.0)
 
     @property
     def deadline(self) -> datetime:
-        """When this attempt is stopped, by the clock of this machine."""
-        seconds = min(self.remaining, MAX_SNOOZE_SECONDS)  # a call outside of a worker has no limit
+        """When this attempt is stopped, by this machine's clock."""
+        seconds = min(self.remaining, MAX_SNOOZE_SECONDS)  # outside of a worker there is no limit
         return datetime.now(UTC) + timedelta(seconds=seconds)  # noqa: TID251
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was asked to stop: its timeout, a cancellation, a lost lease."""
+        """Whether the run was asked to stop: by a timeout, a cancellation or a lost lease."""
         if not self._cancelled and self._worker is not None:
             self._cancelled = self._worker.is_stopped(self._claimed)
         return self._cancelled
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker drains: a good moment to end."""
+        """Whether the worker is draining: a good moment to finish."""
         return self._worker is not None and self._worker.is_stopping
 
     @property
     def log(self) -> BoundLogger:
-        """A logger that names the task, the job, the execution, the attempt and the tenant."""
+        """A logger bound to the task, job, execution, attempt and tenant."""
         if self._log is None:
             import structlog
 
@@ -207,17 +207,17 @@ class _Base(OfExecution):
         return self._log
 
     def get(self, kind: type[T]) -> T:
-        """A value of `App(state=…)` or of the lifespan, by its type."""
+        """A value from `App(state=…)` or the lifespan, by its type."""
         for value in self._state:
             if isinstance(value, kind):
                 return value
         raise LookupError(
-            f"The app has no {kind.__name__} in its state. Pass one to App(state=[…]), or yield it "
+            f"The app's state has no {kind.__name__}. Pass one to App(state=[…]), or yield it "
             f"from the lifespan."
         )
 
     def restore(self, kind: type[T]) -> T | None:
-        """The last checkpoint of an earlier run of this execution; None: there is none."""
+        """The last checkpoint of an earlier run of this execution; None if there is none."""
         if self._checkpoint == NO_CHECKPOINT:
             return None
         return msgspec.json.decode(self._checkpoint, type=kind)
@@ -229,17 +229,17 @@ class _Base(OfExecution):
         return self._settings
 
     def _due_progress(self, value: object) -> str | None:
-        """The JSON of a report, or None if it comes too soon after the last."""
+        """A progress report as JSON, or None if it comes too soon after the last."""
         now = time.monotonic()
         if self._worker is None or now < self._progress_at:
             return None
         encoded = msgspec.json.encode(value)
         if len(encoded) > _MAX_PROGRESS_BYTES:
-            raise ValueError(f"progress has more than {_MAX_PROGRESS_BYTES} bytes as JSON")
+            raise ValueError(f"progress must be at most {_MAX_PROGRESS_BYTES} bytes as JSON")
         self._progress_at = now + PROGRESS_SECONDS
         return encoded.decode()
 
-    # What both kinds of context do, by the way in which they ask.
+    # Shared by both kinds of context, which differ only in how they ask.
 
     async def _token(self, name: str) -> str:
         return (await self._wait_of(name, False)).token
@@ -247,7 +247,9 @@ class _Base(OfExecution):
     async def _completion(self, name: str, limit: float | timedelta) -> Completion:
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else float(limit)
         if not 0 < seconds <= MAX_SNOOZE_SECONDS:
-            raise ValueError("the timeout of a wait is more than 0 seconds, and at most 366 days")
+            raise ValueError(
+                "the timeout of a wait must be more than 0 seconds and at most 366 days"
+            )
         wait = await self._wait_of(name, True)
         value = None if wait.value is None else msgspec.json.decode(wait.value)
         match wait.outcome:
@@ -261,19 +263,19 @@ class _Base(OfExecution):
 
     async def _wait_of(self, name: str, waits: bool) -> Wait:
         if len(name) > MAX_WAIT_NAME:
-            raise ValueError(f"the name of a wait has at most {MAX_WAIT_NAME} characters")
+            raise ValueError(f"the name of a wait must be at most {MAX_WAIT_NAME} characters")
         if self._worker is None:
-            raise LookupError("No worker runs this, so nothing outside can complete it.")
+            raise LookupError("This does not run in a worker, so nothing outside can complete it.")
         wait = await self._worker.wait_of(self._claimed, name, waits)
         if wait is None:
             raise LeaseLost
         return wait
 
     async def _completing(self, result: object) -> list[object] | None:
-        """The arguments of COMPLETE; None: no worker runs this."""
+        """The arguments of COMPLETE; None outside of a worker."""
         encoded = msgspec.json.encode(result)
         if len(encoded) > MAX_RESULT_BYTES:
-            raise ValueError(f"a result has at most {MAX_RESULT_BYTES} bytes as JSON")
+            raise ValueError(f"a result must be at most {MAX_RESULT_BYTES} bytes as JSON")
         if self._worker is None:
             return None
         session = await self._worker.session_to_complete(self._claimed)
@@ -293,7 +295,7 @@ class Context(_Base):
     async def completion_token(self, name: str = "") -> str:
         """A token with which an outside system can complete a wait of this execution.
 
-        The same for all runs of the execution. A name tells several waits apart.
+        It is the same for all runs of the execution. Use names to distinguish several waits.
         """
         return await self._token(name)
 
@@ -303,19 +305,19 @@ class Context(_Base):
         *,
         timeout: float | timedelta,  # noqa: ASYNC109
     ) -> Completion:
-        """What an outside system has reported with the token of this name.
+        """Wait for what an outside system reports with the token of this name.
 
-        If it has not reported yet, the run ends here (Suspend), and no worker is occupied. When it
-        reports, or the time is over, the handler runs again from its top, in the same attempt: what
-        comes before runs twice, unless a checkpoint says that it is done.
+        If it has not reported yet, the run ends here (Suspend) and occupies no worker. Once it
+        reports, or the timeout has passed, the handler runs again from the top, in the same attempt:
+        the code before this call runs twice, unless a checkpoint lets it skip what is done.
         """
         return await self._completion(name, timeout)
 
     async def complete(self, result: object = None, *, connection: Any) -> None:
-        """End this execution as SUCCEEDED in your own transaction: both are committed, or neither.
+        """End this execution as SUCCEEDED in your own transaction: both commit, or neither.
 
-        Call it last, and commit. If another worker may have run the execution since, the statement
-        fails, and your transaction with it.
+        Call it last, then commit. If another worker may have run the execution meanwhile, the
+        statement fails, and your transaction with it.
         """
         arguments = await self._completing(result)
         if arguments is not None:
@@ -324,7 +326,8 @@ class Context(_Base):
     async def checkpoint(self, value: object) -> None:
         """Store a value, up to 64 KB as JSON, that the next run of this execution can `restore`.
 
-        It is durable when this returns. LeaseLost: another worker may already run the execution.
+        The value is durable when this returns. Raises LeaseLost if another worker may already be running
+        the execution.
         """
         encoded = _encoded_checkpoint(value)
         if self._worker is None:
@@ -333,7 +336,7 @@ class Context(_Base):
             raise LeaseLost
 
     async def progress(self, value: object) -> None:
-        """Show how far the run is; at most one report a second is stored."""
+        """Report the progress of the run; at most one report per second is stored."""
         report = self._due_progress(value)
         if report is not None and self._worker is not None:
             await self._worker.note_progress(self._claimed, report)
@@ -347,7 +350,8 @@ class SyncContext(_Base):
     def checkpoint(self, value: object) -> None:
         """Store a value, up to 64 KB as JSON, that the next run of this execution can `restore`.
 
-        It is durable when this returns. LeaseLost: another worker may already run the execution.
+        The value is durable when this returns. Raises LeaseLost if another worker may already be running
+        the execution.
         """
         encoded = _encoded_checkpoint(value)
         if self._worker is not None and self._loop is not None:
@@ -356,7 +360,7 @@ class SyncContext(_Base):
                 raise LeaseLost
 
     def progress(self, value: object) -> None:
-        """Show how far the run is; at most one report a second is stored."""
+        """Report the progress of the run; at most one report per second is stored."""
         report = self._due_progress(value)
         if report is not None and self._worker is not None and self._loop is not None:
             asyncio.run_coroutine_threadsafe(
@@ -366,28 +370,28 @@ class SyncContext(_Base):
     def completion_token(self, name: str = "") -> str:
         """A token with which an outside system can complete a wait of this execution.
 
-        The same for all runs of the execution. A name tells several waits apart.
+        It is the same for all runs of the execution. Use names to distinguish several waits.
         """
         return self._blocking(self._token(name))
 
     def wait_for_completion(self, name: str = "", *, timeout: float | timedelta) -> Completion:
-        """What an outside system has reported with the token of this name.
+        """Wait for what an outside system reports with the token of this name.
 
-        If it has not reported yet, the run ends here (Suspend), and no worker is occupied. When it
-        reports, or the time is over, the handler runs again from its top, in the same attempt: what
-        comes before runs twice, unless a checkpoint says that it is done.
+        If it has not reported yet, the run ends here (Suspend) and occupies no worker. Once it
+        reports, or the timeout has passed, the handler runs again from the top, in the same attempt:
+        the code before this call runs twice, unless a checkpoint lets it skip what is done.
         """
         return self._blocking(self._completion(name, timeout))
 
     def complete(self, result: object = None, *, connection: Any) -> None:
-        """End this execution as SUCCEEDED in your own transaction: both are committed, or neither.
+        """End this execution as SUCCEEDED in your own transaction: both commit, or neither.
 
-        Call it last, and commit. If another worker may have run the execution since, the statement
-        fails, and your transaction with it.
+        Call it last, then commit. If another worker may have run the execution meanwhile, the
+        statement fails, and your transaction with it.
         """
         arguments = self._blocking(self._completing(result))
         if arguments is not None:
-            # A sync connection is used in the thread of the handler.
+            # A sync connection is used in the handler's own thread.
             without_loop(user_connection(connection, True).fetch(COMPLETE, arguments))
 
     def _blocking(self, asking: Coroutine[Any, Any, T]) -> T:
@@ -395,11 +399,11 @@ class SyncContext(_Base):
             return without_loop(asking)
         try:
             return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
-        except concurrent.futures.CancelledError:  # what becomes of a LeaseLost on its way
+        except concurrent.futures.CancelledError:  # a LeaseLost arrives as this
             raise LeaseLost from None
 
     def raise_if_cancelled(self) -> None:
-        """End here if the run was asked to stop. A thread cannot be stopped from outside."""
+        """Stop here if the run was asked to stop. A thread cannot be stopped from outside."""
         if self.cancelled:
             raise asyncio.CancelledError("the run was asked to stop")
 
@@ -408,31 +412,31 @@ def _encoded_checkpoint(value: object) -> str:
     encoded = msgspec.json.encode(value)
     if len(encoded) > MAX_CHECKPOINT_BYTES:
         raise ValueError(
-            f"A checkpoint has at most {MAX_CHECKPOINT_BYTES} bytes as JSON; this one has"
+            f"A checkpoint must be at most {MAX_CHECKPOINT_BYTES} bytes as JSON; this one has"
             f" {len(encoded)}. Store the data elsewhere, and its key here."
         )
     return encoded.decode()
 
 
-# The context of the task that runs, or what makes it: most tasks without a context never ask.
+# The context of the running task, or a function that creates it: most tasks never ask for it.
 _current: ContextVar[Context | SyncContext | Callable[[], Context | SyncContext]] = ContextVar(
     "hourbell_context"
 )
 
 
 def no_context_of_batch() -> NoReturn:
-    raise LookupError("A batch runs for many executions, so it has no context. Use its items.")
+    raise LookupError("A batch runs many executions at once, so it has no context. Use its items.")
 
 
 def current() -> Context | SyncContext:
-    """The context of the handler that runs, for code deep below it.
+    """The context of the running handler, for code it calls.
 
-    LookupError: none runs here, or a batch, which has no context of its own.
+    Raises LookupError if no handler is running here, or a batch, which has no context of its own.
     """
     try:
         found = _current.get()
     except LookupError:
-        raise LookupError("No task runs here, so there is no context.") from None
+        raise LookupError("No task is running here, so there is no context.") from None
     if not isinstance(found, Context | SyncContext):
         found = found()
         _current.set(found)

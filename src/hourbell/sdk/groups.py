@@ -1,4 +1,4 @@
-"""Group: a handle of jobs whose common end creates another job."""
+"""Group: a handle to jobs that create another job when all of them have ended."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group as it is now."""
+    """The current state of a group."""
 
     id: str
     name: str
     members: int
-    ended: Mapping[str, int]  # how many members are known to have ended, by their fate
+    ended: Mapping[str, int]  # how many members are known to have ended, by fate
     created_at: datetime
-    ended_at: datetime | None  # all have ended, and the job of `then` was created
+    ended_at: datetime | None  # when all had ended and the job of `then` was created
     then: str | None  # the id of that job
-    problem: str | None  # why that job cannot be created at present
+    problem: str | None  # why that job cannot be created now
 
 
 class Group(Generic[R_co]):
-    """Jobs that were enqueued together. It asks the database only when a method is called."""
+    """Jobs that were enqueued together. The database is queried only when a method is called."""
 
     __slots__ = ("_app", "_number", "jobs")
 
@@ -50,15 +50,15 @@ class Group(Generic[R_co]):
         return f"<Group {self.id} of {len(self.jobs)} jobs>"
 
     async def get(self) -> GroupView:
-        """The group as it is now; NotFound while its transaction has not committed."""
+        """The current state of the group; NotFound while its transaction has not committed."""
         return await self._app.get_group(self.id)
 
     async def wait(self, timeout: Seconds) -> GroupView:  # noqa: ASYNC109 - the usual name
-        """Wait until all its jobs have ended, and the job of `then` was created."""
+        """Wait until all its jobs have ended and the job of `then` was created."""
         return await self._app._own(lambda own: own.wait_for_group(self._number, timeout))
 
     async def result(self, timeout: Seconds) -> R_co:  # noqa: ASYNC109
-        """Wait for what the task of `then` returns. Raises JobFailed, WaitTimeout."""
+        """Wait for the result of the `then` task. Raises JobFailed, WaitTimeout."""
         view = await self._app._own(lambda own: own.wait_for_then(self._number, timeout))
         result: R_co = self._app._result(view.id, view)
         return result

@@ -1,4 +1,4 @@
-"""Job: a handle of what was enqueued."""
+"""Job: a handle to an enqueued job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Cancelled(StrEnum):
     """What a cancellation did."""
 
     CANCELLED = "cancelled"  # it will not run
-    REQUESTED = "requested"  # it is queued or runs, and is asked to stop
-    ENDED = "ended"  # there is no such job that has not ended
-    BUSY = "busy"  # another transaction is moving it; repeat the call
+    REQUESTED = "requested"  # it is queued or running, and was asked to stop
+    ENDED = "ended"  # no such job exists that has not ended
+    BUSY = "busy"  # another transaction is changing it; repeat the call
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it is now."""
+    """The current state of a job."""
 
     id: str
     task: str
@@ -44,7 +44,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(Generic[R_co]):
-    """A job that was enqueued. It asks the database only when a method is called."""
+    """An enqueued job. The database is queried only when a method is called."""
 
     __slots__ = ("_app", "_number", "_task", "existed")
 
@@ -54,7 +54,7 @@ class Job(Generic[R_co]):
         self._app = app
         self._number = job_id
         self._task = task
-        self.existed = existed  # on_duplicate="keep" found it
+        self.existed = existed  # on_duplicate="keep" found an existing job
 
     @property
     def id(self) -> str:
@@ -68,26 +68,26 @@ class Job(Generic[R_co]):
         return f"<Job {self.id}{' of ' + self._task if self._task else ''}>"
 
     async def get(self) -> JobView:
-        """The job as it is now; NotFound while its transaction has not committed."""
+        """The current state of the job; NotFound while its transaction has not committed."""
         return await self._app._own(lambda own: own.view(self._number))
 
     async def explain(self) -> Explanation:
-        """What it waits for, or how it ended: a code, a message, and until when."""
+        """What the job is waiting for, or how it ended: a code, a message, and until when."""
         return await self._app._own(lambda own: own.explain(self._number))
 
     async def cancel(self) -> Cancelled:
-        """Cancel it; one that runs is asked to stop."""
+        """Cancel the job; a running one is asked to stop."""
         return await self._app._own(
             lambda own: own.cancel_job(self._number, f"app {self._app.name}")
         )
 
     async def wait(self, timeout: Seconds) -> str:  # noqa: ASYNC109 - the usual name
-        """Wait until it has ended; its fate, such as SUCCEEDED or DEAD. Raises WaitTimeout."""
+        """Wait until the job has ended; return its fate, such as SUCCEEDED or DEAD. Raises WaitTimeout."""
         view = await self._app._own(lambda own: own.wait(self._number, timeout))
         return view.status
 
     async def result(self, timeout: Seconds) -> R_co:  # noqa: ASYNC109
-        """Wait for what the task returns. Raises JobFailed if it did not succeed, WaitTimeout."""
+        """Wait for the task's result. Raises JobFailed if it did not succeed, WaitTimeout."""
         view = await self._app._own(lambda own: own.wait(self._number, timeout))
         result: R_co = self._app._result(self.id, view)
         return result

@@ -1,4 +1,4 @@
-"""What the exceptions of a handler mean."""
+"""Turns a handler's exceptions into outcomes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class ProcessTaskFailed(Exception):
-    """A function in a process of its own has failed: what middleware around it sees.
+    """A function failed in its own process, as seen by the middleware around it.
 
-    Its text has the name and the text of the function's own exception, and its notes the traceback.
+    The message has the type and message of the function's own exception, and the notes have the traceback.
     """
 
     def __init__(self, failure: Failed) -> None:
@@ -28,14 +28,14 @@ class ProcessTaskFailed(Exception):
 
 
 class ProcessDied(Exception):
-    """The process of a function has died while it ran."""
+    """The process of a function died while the function was running."""
 
 
 _DECISIONS = (Snooze, RetryAfter, Cancel, Dead, Suspend, ProcessTaskFailed)
 
 
 def outcome_of(error: Exception, task: Task[..., Any], log: BoundLogger) -> Outcome:
-    """The outcome of a run that has raised an exception."""
+    """The outcome of a run that raised an exception."""
     decision = decision_of(error)
     match decision:
         case Snooze():
@@ -57,7 +57,7 @@ def outcome_of(error: Exception, task: Task[..., Any], log: BoundLogger) -> Outc
 
 
 def decision_of(error: BaseException) -> BaseException:
-    """The decision of a handler, also if a TaskGroup has wrapped it."""
+    """A handler's decision, even if a TaskGroup has wrapped it."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             found = decision_of(inner)

@@ -1,4 +1,4 @@
-"""A call as the arguments of `hourbell.try_enqueue`, and the meaning of the rows that come back."""
+"""Turns a call into arguments of `hourbell.try_enqueue`, and the returned rows into results."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hourbell.errors import (
 )
 from hourbell.model.ids import job_text
 
-# Every parameter has a cast: drivers then need not know the types, and no codec of the user is
-# used. The placeholders are those of the driver.
+# Every parameter has a cast, so drivers need not know the types, and the user's codecs are not
+# used. The placeholders depend on the driver.
 ENQUEUE = (
     "select place, job_id, outcome, holder, detail from hourbell.try_enqueue("
     "cast({} as text), cast({} as text[]), cast({} as int[]), cast({} as timestamptz[]), "
@@ -43,36 +43,36 @@ _NOTHING = "Nothing was enqueued"  # in messages about one statement
 _EXPIRES = '"expires_at":'
 IDEMPOTENT = '"idempotency_key":'
 
-# Options that the API has by another name, and those that it does not have.
+# Options that have another name in the API, and those that the API does not have.
 _OF_API = {"tenant": "tenant_id", "expires_in_seconds": "start_deadline_seconds"}
 _ONLY_HERE = {
-    "expires_at": "use expires_in=, which counts from the time of the job",
-    "idempotency_key": "give it to the client's create",
+    "expires_at": "use expires_in=, which counts from the job's time",
+    "idempotency_key": "pass it to the client's create",
 }
 
-Row = Any  # (place, job id, outcome, holder, detail), as hourbell.try_enqueue returns them
+Row = Any  # (place, job id, outcome, holder, detail), as returned by hourbell.try_enqueue
 
 
 class PlannedCall(msgspec.Struct, frozen=True, gc=False):
     """One job to create."""
 
     task: str
-    term: str  # what it has in common with others, as JSON
+    term: str  # what it has in common with other jobs, as JSON
     payload: str
     at: datetime | None = None
     unique_key: str | None = None  # as stored
-    shown_key: str | None = None  # as the caller wrote it
+    shown_key: str | None = None  # as written by the caller
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
-    """A job that was created, or kept."""
+    """A job that was created or kept."""
 
     job_id: int
     existed: bool
 
 
 class MissingName(Exception):
-    """A name that only a connection of the app may create."""
+    """A name that only the app's own connection may create."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(kind, name)
@@ -80,12 +80,12 @@ class MissingName(Exception):
 
 
 def job_document(call: PlannedCall) -> dict[str, Any]:
-    """The document that creates the same job by the API; raises InvalidArguments."""
+    """The document that creates the same job through the API; raises InvalidArguments."""
     term: dict[str, Any] = msgspec.json.decode(call.term)
     for option, instead in _ONLY_HERE.items():
         if option in term:
-            raise InvalidArguments(f"{call.task}: {option}= is not for the API: {instead}.")
-    term.pop("notify", None)  # the server does
+            raise InvalidArguments(f"{call.task}: {option}= does not apply to the API: {instead}.")
+    term.pop("notify", None)  # the server does this
     delay = ceil(term.pop("delay_seconds", 0))
     document = {
         "type": "ONE_TIME",
@@ -104,7 +104,7 @@ def job_document(call: PlannedCall) -> dict[str, Any]:
 
 
 def traced(calls: Sequence[PlannedCall], traceparent: str | None) -> list[PlannedCall]:
-    """Calls whose jobs remember the span that creates them; see `JobSpec`."""
+    """Calls whose jobs remember the span that created them; see `JobSpec`."""
     if traceparent is None:
         return list(calls)
     field = "traceparent" if len(calls) == 1 else "trace_link"
@@ -124,7 +124,7 @@ def arguments(calls: Sequence[PlannedCall]) -> list[object]:
     number, last = 0, None  # the last term, of a job without a time
     for call in calls:
         if call.term is not last or call.at is not None:  # neighbours often have the same term
-            # `expires_at` is counted from the time of the job, which jobs of such a term must share.
+            # `expires_at` counts from the job's time, which jobs with such a term must share.
             key = call.term, call.at if _EXPIRES in call.term else None
             number = numbers.setdefault(key, len(numbers) + 1)
             last = call.term if call.at is None else None
@@ -141,7 +141,7 @@ def arguments(calls: Sequence[PlannedCall]) -> list[object]:
 
 
 def created(calls: Sequence[PlannedCall], rows: Sequence[Row]) -> list[Created]:
-    """What the rows say, in the order of the calls; raises the first refusal, or MissingName."""
+    """The results in the order of the calls; raises the first rejection, or MissingName."""
     if len(rows) == len(calls) and rows[0][2] in ("created", "kept"):
         found = [Created(0, False)] * len(calls)
         for place, job_id, outcome, _, _ in rows:
@@ -153,31 +153,31 @@ def created(calls: Sequence[PlannedCall], rows: Sequence[Row]) -> list[Created]:
 
 
 def created_group(then: PlannedCall, row: Sequence[Any]) -> int:
-    """The number of the group that a row of GROUP has; raises its refusal, or MissingName."""
+    """The id of the created group; raises its rejection, or MissingName."""
     group_id, outcome, detail = row
     if outcome == "created":
         number: int = group_id
         return number
     if outcome == "unknown_member":
         raise InvalidArguments(
-            f"{then.task}: {detail} is a job of another tenant than then=. All jobs of a group have "
+            f"{then.task}: {detail} does not have the same tenant as then=. All jobs of a group must have "
             f"the same tenant. Nothing was enqueued."
         )
     raise _refusal(then, outcome, None, detail or "")
 
 
 def say_created(error: HourbellError, jobs: Sequence[Any]) -> None:
-    """Correct an error about a part of many jobs, if those before it were created."""
+    """Correct an error about some of many jobs, if those before them were created."""
     error.created = tuple(jobs)
-    others = "none of the others was"
+    others = "the rest were not"
     if isinstance(error, StoreUnavailable):
         others = "the next ones may have been"
     _correct(error, f"The first {len(jobs):,} jobs were enqueued, and {others}")
 
 
 def say_without_group(error: HourbellError) -> None:
-    """Correct an error about a group whose jobs are part of a transaction already."""
-    _correct(error, "Your transaction has jobs of the group, and not the group: roll it back")
+    """Correct an error about a group whose jobs are already part of a transaction."""
+    _correct(error, "Your transaction contains jobs of the group but not the group: roll it back")
 
 
 def _correct(error: HourbellError, truth: str) -> None:
@@ -189,11 +189,11 @@ def _correct(error: HourbellError, truth: str) -> None:
 
 
 def unknown_name(missing: MissingName, why: str) -> HourbellError:
-    """The error about a name that cannot be created here."""
+    """The error for a name that cannot be created here."""
     errors = {"queue": UnknownQueue, "tenant": UnknownTenant, "task": UnknownTask}
     return errors[missing.kind](
-        f"The {missing.kind} {missing.name!r} does not exist yet, and is not created in your "
-        f"transaction, where others would wait for its end. {why} Nothing was enqueued."
+        f"The {missing.kind} {missing.name!r} does not exist yet, and creating it in your transaction "
+        f"would make others wait for its end. {why} Nothing was enqueued."
     )
 
 
@@ -206,8 +206,8 @@ def _refusal(call: PlannedCall, outcome: str, holder: int | None, detail: str) -
             if holder is not None:
                 whose = f"belongs to {job_text(holder)} ({detail})"
             return DuplicateJob(
-                f'{call.task}: unique_key "{call.shown_key}" {whose}. on_duplicate="keep" returns '
-                f'it, "replace" takes its place while it waits.',
+                f'{call.task}: unique_key "{call.shown_key}" {whose}. Use on_duplicate="keep" to get that '
+                f'job, or "replace" to replace it while it is waiting.',
                 None if holder is None else job_text(holder),
             )
         case "busy" if call.unique_key is not None:
@@ -217,12 +217,12 @@ def _refusal(call: PlannedCall, outcome: str, holder: int | None, detail: str) -
             )
         case "busy":
             return KeyBusy(
-                f"{call.task}: another open transaction creates jobs under the quota of the same "
-                f"tenant. Nothing was enqueued; your transaction is intact."
+                f"{call.task}: another open transaction is creating jobs under the same tenant's "
+                f"quota. Nothing was enqueued; your transaction is intact."
             )
         case "over_quota":
             return QuotaExceeded(
-                f"{call.task}: tenant {detail} has as many jobs as its quota allows. Nothing was "
-                f"enqueued. Wait until some have run, or raise the quota."
+                f"{call.task}: tenant {detail} has used up its job quota. Nothing was "
+                f"enqueued. Wait until some jobs have ended, or raise the quota."
             )
     return InvalidArguments(f"{call.task}: {detail}. Nothing was enqueued.")

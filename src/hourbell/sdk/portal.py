@@ -1,9 +1,9 @@
 """Sync callers: the same coroutines, without an event loop of the caller's.
 
-A coroutine of the library that uses a sync connection of the user never suspends: `blocking` runs
-it to its end on the caller's own thread. What needs a connection of the app runs in the portal, one
-event loop in a daemon thread of the process, which is made when it is first used. After a fork the
-child makes its own.
+A coroutine of the library that uses the user's sync connection never suspends: `blocking` runs
+it to completion in the caller's own thread. Anything that needs the app's own connections runs in
+the portal, one event loop in a daemon thread of the process, created on first use. After a fork the
+child creates its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def blocking(
 
 
 def without_loop(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that never suspends to its end, on the caller's thread."""
+    """Run a coroutine that never suspends to completion, in the caller's thread."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -66,8 +66,8 @@ def run_in(loop: asyncio.AbstractEventLoop | None, call: Callable[[], Coroutine[
         pass
     else:
         raise NotOpen(
-            "A sync call would block the event loop that runs in this thread. Await the call "
-            "without _sync, or use a thread."
+            "A sync call would block the event loop that is running in this thread. Await the call "
+            "without _sync, or call it from another thread."
         )
 
     async def unmarked() -> R:
@@ -94,7 +94,7 @@ def portal_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget() -> None:
-    """In a forked child: the thread of the portal does not exist there."""
+    """In a forked child, forget the portal: its thread does not exist there."""
     global _portal, _lock
     _portal, _lock = None, threading.Lock()
 

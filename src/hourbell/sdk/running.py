@@ -1,4 +1,4 @@
-"""The tasks of an app inside a worker: arguments, contexts, middleware, and what exceptions mean."""
+"""Runs the tasks of an app inside a worker: arguments, contexts, middleware and outcomes."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: Sequence[str] | None = None  # None: those of the app's tasks
     concurrency: int = 50
-    drain_seconds: float = 25.0  # below the 30 s that Kubernetes grants
+    drain_seconds: float = 25.0  # less than the 30 s that Kubernetes allows
     lease_seconds: int | None = None  # None: HOURBELL_LEASE_SECONDS, 15 by default
     name: str | None = None  # None: host and process
     scheduler: bool = True  # also plan and reap, as leader or standby
-    pool_size: int | None = None  # processes for tasks with process=True; None: one for each core
+    pool_size: int | None = None  # processes for tasks with process=True; None: one per core
     health: tuple[str, int] | None = None  # host and port of /readyz, /metrics; None: not served
 
     def queues_of(self, app: App) -> tuple[str, ...]:
@@ -78,44 +78,44 @@ def queues_of(app: App) -> tuple[str, ...]:
 
 
 class AppRunner:
-    """Runs the tasks of an app: the action TASK of a worker."""
+    """Runs the tasks of an app: a worker's TASK action."""
 
     def __init__(
         self, app: App, state: Sequence[object] = (), pool_size: int | None = None
     ) -> None:
         self.app = self._app = app
         self._pool_size = pool_size
-        self._pool: ProcessPool | None = None  # made for the first task that needs it,
-        self._batches: Batches | None = None  # and so is this
+        self._pool: ProcessPool | None = None  # created for the first task that needs it,
+        self._batches: Batches | None = None  # as is this
         self._completing: set[int] = set()  # executions whose handlers have called complete
         self._state = (*app.state, *state)
         self._threads = Threads()
-        self._variables = contextvars.copy_context()  # not those of an execution
+        self._variables = contextvars.copy_context()  # without those of an execution
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._dispatch: Dispatch | None = None
-        # Here and not at decoration: a program that only enqueues has not asked for logs.
+        # Here and not at decoration, because a program that only enqueues does not expect logs.
         for task in set(app.tasks.values()):
             options = task.options
             if options.timeout is not None and not task.is_async and not options.process:
                 log.info(
-                    "a thread cannot be stopped: after its timeout the run fails, and the function "
-                    "continues. process=True runs it in a process, which is killed then",
+                    "a thread cannot be stopped: after its timeout the run fails, but the function "
+                    "continues. process=True runs it in a process, which can be killed",
                     task=task.name,
                 )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tasks that it can run."""
+        """The tasks it can run."""
         return tuple(self._app.tasks)
 
     def report(self) -> None:
-        """Log the stacks of functions in processes, each by its process."""
+        """Log the stacks of functions in processes, each from its own process."""
         if self._pool is not None:
             self._pool.report()
 
     def attach(self, worker: Worker, dispatch: Dispatch) -> None:
-        """Say which worker runs it, before the first run."""
+        """Set the worker that runs this, before the first run."""
         self._worker, self._dispatch = worker, dispatch
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class AppRunner:
 
     async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
         session = None if self._worker is None else self._worker.session
-        # A thread may ask after its run has timed out, even while the next run has begun.
+        # A thread may ask after its run has timed out, even after the next run has started.
         if session is None or self._worker is None or self.is_stopped(claimed):
             return None
         self._completing.add(claimed.execution_id)
@@ -170,7 +170,7 @@ class AppRunner:
         if task is None:
             known = ", ".join(sorted(self._app.tasks))
             return Failed(
-                f"No task {action.name!r} in this worker; it has {known}.", "unknown_task"
+                f"This worker has no task {action.name!r}. Its tasks: {known}.", "unknown_task"
             )
         payload = {} if action.payload is None else action.payload
         try:
@@ -231,7 +231,7 @@ class AppRunner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run a task in a thread or a process if it blocks, inside its middleware."""
+        """Run a task inside its middleware; in a thread or a process if it blocks."""
         call: Callable[[], Awaitable[Any]] = partial(task.fn, *args, **kwargs)
         if task.options.batch is not None:
             call = partial(self._in_batch, task, run, kwargs["value"])
@@ -253,9 +253,9 @@ class AppRunner:
         return value
 
     async def _completed(self, run: Run, outcome: Outcome | None) -> Outcome:
-        """What has become of a run that was to end in a transaction of its handler.
+        """The outcome of a run that was meant to end in its handler's transaction.
 
-        `outcome` is that of a handler that has raised an exception.
+        `outcome` is that of a handler that raised an exception.
         """
         assert self._dispatch is not None
         assert self._worker is not None
@@ -270,7 +270,7 @@ class AppRunner:
             self._worker.drop(number)
             return _DONE
         return outcome or Failed(
-            "The transaction in which ctx.complete was called was not committed.",
+            "The transaction in which ctx.complete was called did not commit.",
             "complete_rolled_back",
         )
 
@@ -309,7 +309,7 @@ class AppRunner:
         )
 
     async def _answer(self, claimed: Claimed, question: Question) -> Any:
-        """What the context of a task in a process asks."""
+        """Answer a question from the context of a task in a process."""
         match question.what:
             case "progress":
                 return await self.note_progress(claimed, question.value)
@@ -326,12 +326,12 @@ class AppRunner:
     async def _crashed(self, task: Task[..., Any], run: Run, death: ProcessDied) -> Outcome:
         number, spec = run.claimed.execution_id, run.spec
         log.error(
-            "process of a task died",
+            "task process died",
             task=task.name,
             execution_id=execution_text(number),
             how=str(death),
         )
-        left = 1  # if the database cannot be asked, one more
+        left = 1  # if the database cannot be reached, allow one more
         if self._dispatch is not None:
             with contextlib.suppress(StoreUnavailable):
                 left = await self._dispatch.crashes_left(
@@ -349,7 +349,7 @@ def _mismatched(error: Mismatch, run: Run) -> Failed:
 
 
 def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:
-    """An old payload as the function takes it now; raises Mismatch."""
+    """An old payload, upgraded to what the function takes now; raises Mismatch."""
     assert task.options.upgrade is not None
     if not isinstance(payload, dict):
         raise Mismatch(f"The payload of {task.name} must be an object.")
@@ -366,12 +366,12 @@ def _suspended(error: BaseException, run: Run) -> Outcome:
     if not isinstance(waits, Suspend):
         raise error
     if run.spec.snoozes >= MAX_SNOOZES:
-        return Failed(f"It has waited or snoozed {MAX_SNOOZES} times.", "waits", final=True)
+        return Failed(f"It waited or snoozed {MAX_SNOOZES} times.", "waits", final=True)
     return Accepted(waits.token_digest, waits.seconds)
 
 
 def _kept(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """What a function returns or raises: its exception is needed, not only its name."""
+    """What a function returns or raises; the exception itself is needed, not only its name."""
     try:
         return function(), None
     except BaseException as error:
@@ -381,7 +381,7 @@ def _kept(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 def _wrapped(
     call: Callable[[], Awaitable[Any]], middleware: Sequence[Middleware], info: RunInfo
 ) -> Callable[[], Awaitable[Any]]:
-    """The call inside its middleware; the first is the outermost."""
+    """The call wrapped in its middleware; the first is the outermost."""
     for each in reversed(middleware):
         call = partial(each, info, call)
     return call
@@ -400,7 +400,7 @@ def _info(task: Task[..., Any], run: Run, payload: Any) -> RunInfo:
 
 
 def declared_terms(app: App) -> dict[str, str]:
-    """What `hourbell.enqueue` uses for each task if its caller says nothing, as JSON."""
+    """The defaults that `hourbell.enqueue` uses for each task, as JSON."""
     terms: dict[str, str] = {}
     for name, task in app.tasks.items():
         term = msgspec.json.decode(term_of(task, {}))
@@ -413,12 +413,12 @@ def declared_terms(app: App) -> dict[str, str]:
 
 
 def load_app(target: str) -> App:
-    """The app that `module:name` names, or the only one of `module`; raises ConfigurationError.
+    """The app that `module:name` names, or the only one in `module`; raises ConfigurationError.
 
-    An error inside the module is the user's, and is raised as it is.
+    An error inside the module is the user's own, and is raised unchanged.
     """
     module_name, _, name = target.partition(":")
-    # A part need not be an identifier: my-app.tasks can be imported by this name.
+    # A part need not be an identifier: my-app.tasks can be imported under that name.
     if not all(module_name.split(".")) or "/" in module_name or "\\" in module_name:
         raise ConfigurationError(
             f"{target!r} does not name a module. Name the app as module:variable, such as "
@@ -439,13 +439,13 @@ def load_app(target: str) -> App:
         found = getattr(module, name, None)
         if not isinstance(found, App):
             raise ConfigurationError(
-                f"{target} is not an App: {module_name} has {_apps_text(module)}."
+                f"{target} is not an App. {module_name} has {_apps_text(module)}."
             )
         return found
     apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
     if len(apps) != 1:
         raise ConfigurationError(
-            f"{module_name} has {_apps_text(module)}. Name one: {module_name}:NAME."
+            f"{module_name} has {_apps_text(module)}. Choose one: {module_name}:NAME."
         )
     return next(iter(apps.values()))
 
@@ -456,15 +456,15 @@ def _apps_text(module: Any) -> str:
 
 
 def import_tasks(app: App) -> None:
-    """Import the modules that `App(imports=…)` names, check all tasks; raises ConfigurationError."""
+    """Import the modules in `App(imports=…)` and check all tasks; raises ConfigurationError."""
     for pattern in app.imports:
         for name in _modules(pattern):
             importlib.import_module(name)
     if not app.tasks:
-        imported = ", ".join(app.imports) or "no further modules (App(imports=…) is empty)"
+        imported = ", ".join(app.imports) or "no other modules (App(imports=…) is empty)"
         raise ConfigurationError(
             f"App {app.name!r} has no tasks, so a worker would have nothing to do. It imports "
-            f"{imported}. Decorate a function with @app.task, and import its module."
+            f"{imported}. Decorate a function with @app.task and import its module."
         )
     for task in app.tasks.values():
         task._signature.check()
@@ -485,14 +485,14 @@ def _modules(pattern: str) -> list[str]:
 
 
 def unserved(app: App, queues: Sequence[str]) -> str | None:
-    """A warning if a worker does not serve some of the queues that the tasks use."""
+    """A warning if a worker does not serve all queues that the tasks use."""
     used = queues_of(app)
     tasks = set(app.tasks.values())
     left = [t for t in tasks if (t.options.queue or app.queue or "default") not in queues]
     if not left:
         return None
     return (
-        f'Tasks of app "{app.name}" use queues {", ".join(used)}; this worker serves '
+        f'Tasks of app "{app.name}" use the queues {", ".join(used)}, but this worker serves '
         f"{', '.join(queues)}: {len(left)} of its {len(tasks)} tasks will never run here."
     )
 
@@ -501,7 +501,7 @@ def unserved(app: App, queues: Sequence[str]) -> str | None:
 
 
 class RunningWorker:
-    """A worker that runs in this process."""
+    """A worker running in this process."""
 
     def __init__(self, worker: Worker, ended: Callable[[], Awaitable[None]]) -> None:
         self._worker = worker
@@ -512,13 +512,13 @@ class RunningWorker:
         return self._worker.is_working
 
     def stop(self) -> None:
-        """Drain: start nothing more, let running tasks finish."""
+        """Drain: start nothing more and let running tasks finish."""
         self._worker.stop()
 
 
 @asynccontextmanager
 async def worker_of(app: App, options: WorkerOptions | None = None) -> AsyncIterator[RunningWorker]:
-    """A worker of an app within this context; it drains at the end."""
+    """A worker of an app for the duration of the context; drains at the end."""
     from hourbell.compose import app_worker
 
     import_tasks(app)

@@ -1,4 +1,4 @@
-"""The schedules that tasks declare, as the manifest with which a worker opens its session."""
+"""The schedules that tasks declare, as the manifest that a worker opens its session with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hourbell.sdk.app import App
 from hourbell.sdk.tasks import Task, term_of
 from hourbell.sdk.values import Schedule
 
-# Fields of a term of `hourbell.try_enqueue` that a job has under the same name.
+# Fields of a `hourbell.try_enqueue` term that have the same name in a job.
 _SHARED = (
     "queue",
     "priority",
@@ -27,15 +27,15 @@ _SHARED = (
 
 
 def manifest_of(app: App, revision: int | None) -> Manifest:
-    """What the code of an app declares; raises ConfigurationError. App(revision=…) goes first."""
+    """What an app declares in code; raises ConfigurationError. App(revision=…) takes precedence."""
     schedules: dict[str, dict[str, Any]] = {}
-    tasks = set(app.tasks.values())  # a task has an entry for each of its aliases
+    tasks = set(app.tasks.values())  # a task has one entry per alias
     for task in tasks:
         for schedule in task.options.schedule:
             key = _key(task, schedule)
             if key in schedules:
                 raise ConfigurationError(
-                    f"{task.name} has two schedules with the key {schedule.key!r}. Give each a key= of its own."
+                    f"{task.name} has two schedules with the key {schedule.key!r}. Give each its own key=."
                 )
             schedules[key] = _document(task, schedule)
     return Manifest(
@@ -53,13 +53,13 @@ def _key(task: Task[..., Any], schedule: Schedule) -> str:
     if len(task.options.schedule) > 1:
         raise ConfigurationError(
             f'{task.name} has several schedules. Give each a key=, such as cron(…, key="daily"), so that'
-            " a change of one is not taken for another."
+            " a change to one is not mistaken for another."
         )
     return task.name
 
 
 def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
-    """The job of a schedule, as the API takes it."""
+    """The job of a schedule, as a document for the API."""
     term = msgspec.json.decode(term_of(task, {}))
     try:
         payload = msgspec.json.decode(task._signature.payload((), schedule.args))

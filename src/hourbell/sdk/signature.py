@@ -1,10 +1,10 @@
 """The parameters of a task: arguments → payload for a caller, payload → arguments for a worker.
 
-A payload is a JSON object by parameter name, positional arguments too, so that it can be read in
-SQL and the order of parameters may change. It holds what was given: a new parameter with a default
-is safe for jobs that were enqueued before.
+A payload is a JSON object keyed by parameter name, positional arguments included, so it can be read
+in SQL and the order of parameters may change. It contains only what was given: adding a parameter
+with a default is safe for jobs enqueued before.
 
-Arguments are encoded and then decoded by the task's own types: what passes is what the worker will
+Arguments are encoded and then decoded with the task's own types, so what passes is what the worker will
 see. `"7"`, `True` and `7.0` are not an `int`.
 """
 
@@ -34,7 +34,7 @@ _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
 
 class Codec(msgspec.Struct, frozen=True):
-    """How values of types that msgspec does not know travel; see msgspec's `enc_hook`, `dec_hook`."""
+    """How to encode types that msgspec does not know; see msgspec's `enc_hook` and `dec_hook`."""
 
     enc_hook: Callable[[Any], Any] | None = None
     dec_hook: Callable[[type[Any], Any], Any] | None = None
@@ -45,7 +45,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    dropped: tuple[str, ...] = ()  # names in the payload that the function does not have
+    dropped: tuple[str, ...] = ()  # names in the payload that are not parameters
 
 
 class Mismatch(Exception):
@@ -55,8 +55,8 @@ class Mismatch(Exception):
 def parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """The parameters of a function; types that are not defined yet stay unresolved."""
     if sys.version_info >= (3, 14):
-        # Annotations are evaluated when they are first read there, which would be too early: a type may be defined below the
-        # function, or be imported for type checkers only.
+        # There, annotations are evaluated on first read, which would be too early: a type may be defined below the
+        # function, or imported only for type checkers.
         from annotationlib import Format
 
         return inspect.signature(fn, annotation_format=Format.FORWARDREF).parameters
@@ -64,7 +64,7 @@ def parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 class Signature:
-    """The parameters of one function, without its context. Types are resolved when first needed."""
+    """The parameters of one function, without its context. Types are resolved on first use."""
 
     def __init__(
         self, fn: Callable[..., Any], task: str, takes_context: bool, codec: Codec | None = None
@@ -89,14 +89,14 @@ class Signature:
             decoder.decode(encoded)
         except msgspec.ValidationError as error:
             raise self._invalid(values, error) from None
-        except (TypeError, ValueError) as error:  # of a hook
+        except (TypeError, ValueError) as error:  # raised by a hook
             raise InvalidArguments(f"{self._task}: {error}. Nothing was enqueued.") from None
         if b"\\u0000" in encoded:
             self._refuse_nul(msgspec.json.decode(encoded))
         if len(encoded) > MAX_PAYLOAD_BYTES:
             raise InvalidArguments(
-                f"{self._task}: the arguments have {len(encoded)} bytes as JSON, the maximum is "
-                f"{MAX_PAYLOAD_BYTES}. Store the data, and pass its id. Nothing was enqueued."
+                f"{self._task}: the arguments have {len(encoded)} bytes as JSON; the maximum is "
+                f"{MAX_PAYLOAD_BYTES}. Store the data elsewhere and pass its id. Nothing was enqueued."
             )
         return encoded.decode()
 
@@ -165,14 +165,14 @@ class Signature:
         return Arguments(tuple(args), kwargs, tuple(extra))
 
     def result(self, value: object) -> object:
-        """A stored result as the type that the function returns."""
+        """A stored result, converted to the function's return type."""
         kind = self._hints.get("return", Any)
         if kind is Any or kind is type(None) or value is None:
             return value
         return msgspec.convert(value, kind, str_keys=True, dec_hook=self._dec_hook)
 
     def storable(self, value: object) -> object:
-        """A result as a value that is JSON without a hook; one that cannot be, as it is.
+        """A result as plain JSON values; unchanged if that is not possible.
 
         The run has succeeded, and is not repeated because of its result.
         """
@@ -241,7 +241,7 @@ class Signature:
         except NameError as error:
             raise InvalidTask(
                 f"{self._task}: the type {error.name!r} of a parameter cannot be found. Import it "
-                f"in the module of the function, not only under TYPE_CHECKING."
+                f"in the function's module, not only under TYPE_CHECKING."
             ) from error
 
     @cached_property
@@ -261,7 +261,7 @@ class Signature:
                 kind = list[kind]  # type: ignore[valid-type]
             elif parameter.kind is parameter.VAR_KEYWORD:
                 continue
-            # Given or not is checked when the arguments are bound; a worker has the default.
+            # Missing arguments are detected when they are bound; a worker uses the default.
             required = parameter.default is parameter.empty and (
                 parameter.kind is not parameter.VAR_POSITIONAL
             )
@@ -286,7 +286,7 @@ class Signature:
 
     @cached_property
     def _plain_types(self) -> Mapping[str, type] | None:
-        """The types of the parameters, if each is what JSON has, and is passed by name."""
+        """The types of the parameters, if all are plain JSON types and passed by name."""
         kinds = self._types.values()
         if self._all_by_name and all(kind in (bool, int, str) for kind in kinds):
             return self._types
@@ -298,7 +298,7 @@ class Signature:
 
     def _mismatch(self, error: Exception) -> Mismatch:
         return Mismatch(
-            f"The payload does not fit the parameters of {self._task}: {error}. It was enqueued by "
+            f"The payload does not match the parameters of {self._task}: {error}. It was enqueued by "
             f"another version of the code."
         )
 
@@ -356,7 +356,7 @@ class Signature:
         if len(args) > len(positional):
             if self._star is None:
                 raise InvalidArguments(
-                    f"{self._task} takes {len(positional)} positional arguments, and got "
+                    f"{self._task} takes {len(positional)} positional arguments but got "
                     f"{len(args)}. Nothing was enqueued."
                 )
             values[self._star] = args[len(positional) :]
@@ -392,11 +392,11 @@ class Signature:
                 )
 
     def _check_value(self, value: object, path: str) -> None:
-        """What would travel and arrive as another value: NaN, and times without a zone."""
+        """Reject what would arrive as another value: NaN, and times without a zone."""
         if isinstance(value, float):
             if value != value or value in (float("inf"), float("-inf")):
                 raise InvalidArguments(
-                    f"{self._task}: {path} is {value}, which JSON does not have. Nothing was enqueued."
+                    f"{self._task}: {path} is {value}, which JSON cannot represent. Nothing was enqueued."
                 )
         elif isinstance(value, datetime | time):
             if value.tzinfo is None:
@@ -417,7 +417,7 @@ class Signature:
         name = "" if path is None else path["path"].partition(".")[0].partition("[")[0]
         if path is None or name not in values:
             return InvalidArguments(f"{self._task}: {text}. Nothing was enqueued.")
-        if found is None:  # such as a value that an enum does not have
+        if found is None:  # such as a value that is not in an enum
             text = text.partition(" - ")[0]
             return InvalidArguments(f"{self._task}: {path['path']}: {text}. Nothing was enqueued.")
         value = values[name]
@@ -429,7 +429,7 @@ class Signature:
         if value is None:
             return InvalidArguments(
                 f"{self._task}: {name} must be {found['expected']}, not None. An object that "
-                f"SQLAlchemy has not flushed has no id yet: flush before you enqueue."
+                f"SQLAlchemy has not flushed has no id yet; flush before you enqueue."
             )
         where = ""
         if name in self._positional:
@@ -454,12 +454,12 @@ class Signature:
         return InvalidArguments(f"{self._task}: {error}. Nothing was enqueued.")
 
 
-_PASS_ID = "Pass its id, and read it in the task."
+_PASS_ID = "Pass its id, and load it in the task."
 _USE_CODEC = "Use a dataclass, a msgspec.Struct or a pydantic model, or give the app a Codec."
 
 
 def _is_row(kind: type[Any]) -> bool:
-    """Whether it is a mapped class of SQLAlchemy or a model of Django."""
+    """Whether it is a SQLAlchemy mapped class or a Django model."""
     return hasattr(kind, "__mapper__") or hasattr(kind, "objects")
 
 
@@ -475,7 +475,7 @@ def _inside(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _custom_types(info: Any) -> Iterator[type[Any]]:
-    """The types in a type that msgspec does not know; not those inside structs."""
+    """The types inside a type that msgspec does not know, except those inside structs."""
     if isinstance(info, msgspec.inspect.CustomType):
         yield info.cls
     for part in ("type", "item_type", "key_type", "value_type", "types", "item_types"):

@@ -1,8 +1,8 @@
-"""Tasks: what `@app.task` makes of a function.
+"""Tasks: functions decorated with `@app.task`.
 
-`task.enqueue(x=1)` checks its arguments by the signature, at run time and by a type checker;
-`task.configure(delay=60).enqueue(x=1)` has options, which are no arguments and cannot collide with
-them. Calling the task itself runs the function here and now, without a job.
+`task.enqueue(x=1)` is checked against the function's signature, at run time and by a type checker.
+`task.configure(delay=60).enqueue(x=1)` adds options, which are separate from the arguments and cannot
+collide with them. Calling the task itself runs the function directly, without a job.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,150}")
 
 
 class _Unknown:
-    """Only a parameter without a type of its own accepts it."""
+    """Accepted only by a parameter without a type."""
 
 
 class TaskKeywords(TypedDict, total=False):
-    """What the decorators take."""
+    """The options of the decorators."""
 
     name: str | None
     aliases: Sequence[str]
@@ -94,7 +94,7 @@ class TaskKeywords(TypedDict, total=False):
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decorator was given."""
+    """The options given to the decorator."""
 
     name: str | None = None
     aliases: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(Generic[R_co]):
-    """A task with its arguments and options, not enqueued yet. Made by `bind`."""
+    """A task with its arguments and options, not yet enqueued. Created by `bind`."""
 
     __slots__ = ("_configured", "_planned")
 
@@ -133,10 +133,10 @@ class Call(Generic[R_co]):
         self._planned = configured._plan(args, kwargs)
 
     def as_job(self) -> Mapping[str, Any]:
-        """The document that creates this job by the API: `client.jobs.create(task.bind(7))`."""
+        """The document that creates this job through the API: `client.jobs.create(task.bind(7))`."""
         if self._configured._connection is not None:
             raise InvalidArguments(
-                "A job that the API creates is in no transaction of yours: leave out connection=."
+                "A job created through the API is not part of your transaction: leave out connection=."
             )
         return job_document(self._planned)
 
@@ -145,7 +145,7 @@ class Call(Generic[R_co]):
 
 
 class Configured(Generic[P, R_co]):
-    """A task with options. It can be kept and used many times."""
+    """A task with options. It can be stored and reused."""
 
     def __init__(self, task: Task[P, R_co], options: Options) -> None:
         self._task = task
@@ -160,13 +160,13 @@ class Configured(Generic[P, R_co]):
         return Job(task._app, created.job_id, created.existed, task.name)
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
-        """A call that is enqueued later, by `enqueue_many`."""
+        """A call to be enqueued later, with `enqueue_many`."""
         return Call(self, args, kwargs)
 
     async def enqueue_many(
         self, calls: Iterable[Call[R_co] | Mapping[str, Any]]
     ) -> list[Job[R_co]]:
-        """Create many jobs of this task, all or none. A mapping has the arguments of one."""
+        """Create many jobs of this task, all or none. Each mapping holds the arguments of one job."""
         bound = [each if isinstance(each, Call) else Call(self, (), each) for each in calls]
         return await self._task._app._enqueue_many(bound, self._connection, None)
 
@@ -210,7 +210,7 @@ class Configured(Generic[P, R_co]):
         _check_options(options)
         return options
 
-    # What the options say, computed once.
+    # Derived from the options, computed once.
 
     @cached_property
     def _term(self) -> str:
@@ -233,7 +233,7 @@ class Configured(Generic[P, R_co]):
 
 
 class Task(Configured[P, R_co]):
-    """A function that workers run. Calling it runs it here, without a job."""
+    """A function that workers run. Calling it runs it directly, without a job."""
 
     _app: App  # these four are set by _bind
     _signature: Signature
@@ -253,7 +253,7 @@ class Task(Configured[P, R_co]):
             raise InvalidTask(f"{self._short_name}: max_calls= is for tasks with process=True.")
         # Whether the options of a call depend on its arguments.
         self.has_own_options = options.unique is not None or callable(options.concurrency_key)
-        # The common case of a worker: nothing to be done but to await it.
+        # The common case in a worker: nothing to do but await it.
         self.runs_directly = self.is_async and options.batch is None and not options.middleware
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", self._short_name)
@@ -266,7 +266,7 @@ class Task(Configured[P, R_co]):
     def __getattr__(self, name: str) -> Any:
         if name in ("_app", "_signature", "name", "aliases"):
             raise InvalidTask(
-                f"{self.__dict__.get('_short_name')} belongs to a TaskSet that no app includes yet. "
+                f"{self.__dict__.get('_short_name')} belongs to a TaskSet that no app has included yet. "
                 f"Import the module that calls app.include(…) first."
             )
         raise AttributeError(f"a task has no attribute {name!r}")
@@ -288,7 +288,7 @@ class Task(Configured[P, R_co]):
     async def cancel(
         self, *, unique_key: str, tenant: str | None = None, connection: Any = None
     ) -> Cancelled:
-        """Cancel the job of this task that has a unique key."""
+        """Cancel the job of this task with this unique key."""
         return await self._app.cancel(
             unique_key=unique_key, task=self, tenant=tenant, connection=connection
         )
@@ -297,7 +297,7 @@ class Task(Configured[P, R_co]):
 
     @property
     def where(self) -> str:
-        """File and line of the function."""
+        """The file and line of the function."""
         code = getattr(inspect.unwrap(self.fn), "__code__", None)
         return "?" if code is None else f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
 
@@ -313,7 +313,7 @@ class AsyncTask(Task[P, R_co]):
     """A task that is a coroutine function."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        """Run the function here and now."""
+        """Run the function directly."""
         made: Coroutine[Any, Any, R_co] = self.fn(*self._local_context(), *args, **kwargs)
         return made
 
@@ -322,7 +322,7 @@ class SyncTask(Task[P, R_co]):
     """A task that is a plain function; a worker runs it in a thread or a process."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run the function here and now."""
+        """Run the function directly."""
         result: R_co = self.fn(*self._local_context(), *args, **kwargs)
         return result
 
@@ -334,8 +334,8 @@ class TaskDecorator:
         self._owner = owner
         self._options = options
 
-    # A first parameter without a type of its own: the arguments are not checked, rather than
-    # taking it for the context.
+    # A first parameter without a type: the arguments are left unchecked rather than
+    # mistaking it for the context.
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, f: Callable[Concatenate[_Unknown, ...], Coroutine[Any, Any, R]], /
@@ -363,7 +363,7 @@ class TaskDecorator:
         if isinstance(f, staticmethod):
             raise InvalidTask("Put @staticmethod above @app.task, not below it.")
         if not callable(f):
-            raise InvalidTask(f"@app.task decorates a function, not {f!r}.")
+            raise InvalidTask(f"@app.task must decorate a function, not {f!r}.")
         kind = AsyncTask if inspect.iscoroutinefunction(f) else SyncTask
         return kind(self._owner, f, self._options or TaskOptions())
 
@@ -374,7 +374,7 @@ def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
     unknown = given.keys() - fields.keys()
     if unknown:
         raise InvalidTask(
-            f"{decorator} has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
+            f"{decorator} has no option {', '.join(sorted(unknown))}. Its options: {', '.join(fields)}."
         )
     _check_declared(decorator, given)
     schedule = given.get("schedule", ())
@@ -385,7 +385,7 @@ def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
 
 
 def _check_declared(decorator: str, given: Mapping[str, Any]) -> None:
-    """Raises InvalidTask for an option of the wrong kind: in the module, not when a job runs."""
+    """Raise InvalidTask for an option of the wrong type, when the module is imported rather than when a job runs."""
     common = dict(given)
     if callable(common.get("concurrency_key")):
         del common["concurrency_key"]
@@ -409,16 +409,16 @@ def _is_schedule(value: object) -> bool:
 
 
 def _all(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Whether a value is a sequence of such; a text is not a sequence of its letters."""
+    """Whether a value is a sequence of such values; a string is not a sequence of its letters."""
     return lambda value: (
         isinstance(value, Sequence) and not isinstance(value, str) and all(map(fits, value))
     )
 
 
 _all_schedules = _all(_is_schedule)
-# What only a decorator takes: whether a value is of the kind, and what it is called.
+# Options that only a decorator takes: the check of a value, and its description.
 _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (_is_text, "a text"),
+    "name": (_is_text, "a string"),
     "aliases": (_all(_is_text), "a list of names"),
     "delivery": (
         ("at_least_once", "at_most_once").__contains__,
@@ -428,10 +428,10 @@ _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "upgrade": (callable, "a function"),
     "schedule": (
         lambda value: _is_schedule(value) or _all_schedules(value),
-        'made by cron("0 2 * * *") or every(60), or a list of such',
+        'made with cron("0 2 * * *") or every(60), or a list of those',
     ),
     "max_calls": (lambda value: type(value) is int and value > 0, "1 or more"),
-    "no_retry": (_all(_is_exception), "a list of types of exceptions"),
+    "no_retry": (_all(_is_exception), "a list of exception types"),
     "middleware": (_all(callable), "a list of functions"),
 }
 
@@ -448,7 +448,7 @@ def term_of(task: Task[..., Any], options: Options) -> str:
     expires_in = None if expires_at else options.get("expires_in", declared.expires_in)
     key = options.get("concurrency_key", declared.concurrency_key)
     limit = options.get("concurrency_limit", declared.concurrency_limit)
-    if callable(key):  # of a call, which is not known here
+    if callable(key):  # depends on the call, which is not known here
         key = limit = None
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
@@ -484,26 +484,26 @@ def _check_options(options: Options) -> None:
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise InvalidArguments(
-            f"configure has no option {', '.join(sorted(unknown))}. There are "
+            f"configure has no option {', '.join(sorted(unknown))}. Its options: "
             f"{', '.join(Options.__annotations__)}."
         )
     check_options("configure", options)
 
 
 def _digest(payload: str) -> str:
-    """A key that calls with the same arguments have in common."""
+    """A key shared by calls with the same arguments."""
     canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
     return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
 
 
 def _valid_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise InvalidTask(f"{name!r} cannot name a task: use letters, digits and . _ : -.")
+        raise InvalidTask(f"{name!r} is not a valid task name: use letters, digits and . _ : -.")
     return name
 
 
 def _checked_name(fn: Callable[..., Any], options: TaskOptions) -> str:
-    """The name of a task within its app; raises InvalidTask for what cannot be a task."""
+    """The name of a task within its app; raises InvalidTask if the function cannot be a task."""
     shown = getattr(fn, "__name__", repr(fn))
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
         raise InvalidTask(f"{shown}: a generator cannot be a task. Return the values.")
@@ -511,7 +511,7 @@ def _checked_name(fn: Callable[..., Any], options: TaskOptions) -> str:
         return _valid_name(options.name)
     if shown == "<lambda>" or "<locals>" in getattr(fn, "__qualname__", "<locals>"):
         raise InvalidTask(
-            f"{shown} is a lambda or a function inside a function, which has no name of its own. "
+            f"{shown} is a lambda or a nested function, which has no name of its own. "
             f"Give it one: @app.task(name=…)."
         )
     return _valid_name(shown)
@@ -526,17 +526,17 @@ def _signature_of(options: TaskOptions) -> type[Signature]:
 
 
 def _check_process(fn: Callable[..., Any], is_async: bool) -> None:
-    """Raises InvalidTask for a function that cannot run in a process of its own."""
+    """Raise InvalidTask for a function that cannot run in its own process."""
     shown = getattr(fn, "__name__", repr(fn))
     if is_async:
         raise InvalidTask(
-            f"{shown}: process=True is for plain functions. A coroutine function shares the event "
-            f"loop of its worker; make it a plain one with `def`."
+            f"{shown}: process=True is only for plain functions; a coroutine function shares the event "
+            f"loop of its worker. Declare it with `def`."
         )
     if "<locals>" in getattr(fn, "__qualname__", "<locals>"):
         raise InvalidTask(
-            f"{shown} is inside a function, and a process could not import it. With process=True a "
-            f"task is a function of a module."
+            f"{shown} is a nested function, which another process cannot import. With process=True, a "
+            f"task must be a module-level function."
         )
 
 
@@ -550,7 +550,7 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
         if index == 0 and name in ("self", "cls"):
             raise InvalidTask(
                 f"{shown}: a method cannot be a task, because {name} cannot be sent to a worker. Use "
-                f"a function, or @staticmethod above @app.task."
+                f"a function, or put @staticmethod above @app.task."
             )
         kind = _context_kind(parameter.annotation, names)
         if kind is None:
@@ -567,14 +567,14 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
             )
         if (kind == "Context") != is_async:
             wanted = "Context" if is_async else "SyncContext"
-            what = "a coroutine function" if is_async else "a plain function, which blocks,"
-            raise InvalidTask(f"{shown} is {what} and takes a {wanted}, not a {kind}.")
+            what = "a coroutine function" if is_async else "a plain, blocking function"
+            raise InvalidTask(f"{shown} is {what} and must take a {wanted}, not a {kind}.")
         takes = True
     return takes
 
 
 def _context_kind(annotation: Any, names: Mapping[str, Any]) -> str | None:
-    """`names`: those of the module of the function, for an annotation that is text."""
+    """The kind of context that an annotation names. `names` are those of the function's module, for a string annotation."""
     annotation = getattr(annotation, "__forward_arg__", annotation)  # a name, from Python 3.14 on
     if isinstance(annotation, str):
         annotation = _resolved(annotation.strip("\"'"), names)
@@ -582,14 +582,14 @@ def _context_kind(annotation: Any, names: Mapping[str, Any]) -> str | None:
         name = kind.__name__
         if annotation is kind:
             return name
-        # Not defined: it may be imported for type checkers only.
+        # Not defined: it may be imported only for type checkers.
         if isinstance(annotation, str) and annotation.rpartition(".")[2] == name:
             return name
     return None
 
 
 def _resolved(name: str, names: Mapping[str, Any]) -> Any:
-    """What a dotted name stands for; the name itself if that is not defined, or is loaded lazily."""
+    """The object that a dotted name refers to; the name itself if it is not defined or is loaded lazily."""
     first, *rest = name.split(".")
     found = names.get(first)
     for part in rest:

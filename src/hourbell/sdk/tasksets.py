@@ -1,4 +1,4 @@
-"""Task sets: tasks that are declared without an app, and belong to the app that includes them."""
+"""Task sets: tasks declared without an app, which belong to the app that includes them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class TaskSet:
-    """Tasks for an app that is named elsewhere: for packages, and against import cycles.
+    """Tasks for an app that is defined elsewhere: for packages, and to avoid import cycles.
 
-    `app.include(tasks)` gives them to an app, to one in a process.
+    `app.include(tasks)` adds them to an app; a set can belong to one app per process.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class TaskSet:
         by: Literal["task", "tenant"] = "tenant",
         **options: Unpack[TaskKeywords],
     ) -> BatchDecorator:
-        """As `app.batch_task`."""
+        """Like `app.batch_task`."""
         from hourbell.sdk.batches import batch_decorator
 
         return batch_decorator(self, size, max_wait, by, options)
@@ -47,8 +47,8 @@ class TaskSet:
             return
         if self._app is not None:
             raise InvalidTask(
-                f"The tasks of this set belong to app {self._app.name!r}. A set can be included in "
-                f"one app: make the set in a function that each app calls."
+                f"The tasks of this set already belong to app {self._app.name!r}. A set can be included in "
+                f"one app only: create the set in a function that each app calls."
             )
         self._app = app
         for task in self._tasks:

@@ -24,7 +24,7 @@ _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class Options(TypedDict, total=False):
-    """What `configure` takes."""
+    """The options that `configure` takes."""
 
     at: datetime  # aware, or naive together with `timezone`
     delay: Seconds
@@ -38,8 +38,8 @@ class Options(TypedDict, total=False):
     unique_scope: Literal["task", "tenant"]
     concurrency_key: str
     concurrency_limit: int
-    expires_at: datetime  # too late to start: SKIPPED
-    expires_in: Seconds  # the same, after the time of the job
+    expires_at: datetime  # if it has not started by then, it is SKIPPED
+    expires_in: Seconds  # the same, counted from the job's time
     deadline: Seconds  # over all attempts
     timeout: Seconds  # of one attempt
     retry: Retry
@@ -68,14 +68,14 @@ class Retry(msgspec.Struct, frozen=True):
     def exponential(
         max_retries: int = 3, *, initial: Seconds = 30, maximum: Seconds = 3600, jitter: bool = True
     ) -> Retry:
-        """Delays that double, up to a maximum; with jitter each is from half of that up to all."""
+        """Delays that double, up to a maximum; with jitter, each is between half and all of that."""
         kind = Backoff.EXPONENTIAL_WITH_JITTER if jitter else Backoff.EXPONENTIAL
         first, longest = whole_seconds("initial", initial), whole_seconds("maximum", maximum)
         return _formula(kind, max_retries, first, longest)
 
     @staticmethod
     def fixed(max_retries: int = 3, *, every: Seconds = 30) -> Retry:
-        """The same delay each time."""
+        """The same delay before each retry."""
         delay = whole_seconds("every", every)
         return _formula(Backoff.FIXED, max_retries, delay, delay)
 
@@ -87,9 +87,11 @@ class Retry(msgspec.Struct, frozen=True):
 
     @staticmethod
     def delays(*seconds: Seconds) -> Retry:
-        """These delays, one for each retry."""
+        """These delays, one per retry."""
         if not seconds:
-            raise InvalidArguments("Retry.delays() needs a delay. Retry.never() has no retries.")
+            raise InvalidArguments(
+                "Retry.delays() needs at least one delay. For no retries, use Retry.never()."
+            )
         whole = tuple(whole_seconds("delay", each) for each in seconds)
         return _checked(
             RetryPolicy(max_retries=len(whole), backoff=Backoff.LIST, delays_seconds=whole)
@@ -113,21 +115,21 @@ def _formula(kind: Backoff, max_retries: int, first: int, longest: int) -> Retry
 
 def _checked(policy: RetryPolicy) -> Retry:
     if not 0 <= policy.max_retries <= 100:
-        raise InvalidArguments("A job has from 0 to 100 retries.")
+        raise InvalidArguments("The number of retries must be from 0 to 100.")
     delays = policy.delays_seconds or (policy.initial_delay_seconds, policy.max_delay_seconds)
     if not all(0 <= each <= 7 * 86_400 for each in delays):
-        raise InvalidArguments("The delay of a retry is from 0 seconds to 7 days.")
+        raise InvalidArguments("The delay before a retry must be from 0 seconds to 7 days.")
     return Retry(policy)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When a task runs by itself. Made by `cron` or `every`."""
+    """When a task runs on its own. Create one with `cron` or `every`."""
 
     cron: str | None = None
     every_seconds: int | None = None
     timezone: str = "UTC"
-    key: str | None = None  # tells the schedules of one task apart; None: by their rule
-    args: Mapping[str, Any] = {}  # the arguments of each run
+    key: str | None = None  # distinguishes the schedules of one task; None: by their rule
+    args: Mapping[str, Any] = {}  # the arguments of every run
     jitter_seconds: int = 0
     misfire: Misfire = Misfire.LATEST
     overlap: Overlap = Overlap.ALLOW
@@ -193,7 +195,9 @@ def every(
     """A schedule by elapsed time, in whole seconds."""
     seconds = seconds_of(interval, "interval")
     if seconds < 1 or seconds != int(seconds):
-        raise InvalidArguments(f"every({interval!r}): an interval is in whole seconds, at least 1.")
+        raise InvalidArguments(
+            f"every({interval!r}): the interval must be a whole number of seconds, at least 1."
+        )
     return Schedule(
         every_seconds=int(seconds),
         key=key,
@@ -224,9 +228,9 @@ def _choice(name: str, kind: type[E], value: str) -> E:
 def check_options(
     where: str, options: Mapping[str, Any], error: type[HourbellError] = InvalidArguments
 ) -> None:
-    """Raise an error about an option of the wrong kind; None is one that was not given.
+    """Raise an error for an option of the wrong type; None counts as not given.
 
-    Ranges are checked by the database, which also knows jobs of other languages.
+    Ranges are checked by the database, which also serves callers in other languages.
     """
     for name, value in options.items():
         if value is None or name not in _KINDS:
@@ -262,9 +266,9 @@ def _is_labels(value: object) -> bool:
     )
 
 
-_Kind = tuple[Callable[[Any], bool], str]  # whether a value is of it, and what it is called
+_Kind = tuple[Callable[[Any], bool], str]  # the check of a value, and its description
 _NAMED: _Kind = _is_label, "1 to 64 letters, digits or . _ : -"
-_TEXT: _Kind = _is_text, "a text that is not empty"
+_TEXT: _Kind = _is_text, "a non-empty string"
 _INSTANT: _Kind = _is_instant, "a datetime"
 _SECONDS: _Kind = _is_seconds, "a number of seconds or a timedelta"
 _KINDS: Mapping[str, _Kind] = {
@@ -274,7 +278,7 @@ _KINDS: Mapping[str, _Kind] = {
     "queue": _NAMED,
     "priority": (_is_priority, "CRITICAL, HIGH, MEDIUM or LOW"),
     "tenant": _NAMED,
-    "labels": (_is_labels, "a mapping of texts"),
+    "labels": (_is_labels, "a mapping of strings"),
     "unique_key": _TEXT,
     "on_duplicate": (("reject", "keep", "replace").__contains__, "reject, keep or replace"),
     "unique_scope": (("task", "tenant").__contains__, "task or tenant"),
@@ -290,7 +294,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def seconds_of(value: Seconds, name: str | None = None) -> float:
-    """A number of seconds; infinity and NaN are refused. `name` is that of the option."""
+    """A number of seconds; infinity and NaN are rejected. `name` is the name of the option."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     try:
@@ -302,22 +306,22 @@ def seconds_of(value: Seconds, name: str | None = None) -> float:
     except (TypeError, ValueError):
         given = repr(value) if name is None else f"{name}={value!r}"
         raise InvalidArguments(
-            f"{given} is not a number: use a number of seconds, or a timedelta."
+            f"{given} is not a number. Use a number of seconds or a timedelta."
         ) from None
     if not isfinite(seconds):
         given = f"{seconds:g}" if name is None else f"{name}={seconds:g}"
         raise InvalidArguments(
-            f"{given} is not a finite number: use a number of seconds, or a timedelta."
+            f"{given} is not a finite number. Use a number of seconds or a timedelta."
         )
     return seconds
 
 
 def whole_seconds(name: str, value: Seconds) -> int:
-    """Whole seconds, rounded up; less than one second is refused, unless it is zero."""
+    """Whole seconds, rounded up; less than one second is rejected, unless it is zero."""
     seconds = seconds_of(value, name)
     if 0 < seconds < 1 or seconds < 0:
         raise InvalidArguments(
-            f"{name}={seconds:g} is too short: use 1 second or more (fractions are rounded up)."
+            f"{name}={seconds:g} is too short. Use 1 second or more (fractions are rounded up)."
         )
     return ceil(seconds)
 
@@ -331,21 +335,21 @@ def _aware(name: str, value: datetime | None) -> datetime | None:
 
 
 def instant_of(options: Options) -> datetime | None:
-    """The instant of `at`; a naive one is a wall time of `timezone`, by the rule of a fixed time."""
+    """The instant of `at`; a naive one is a wall time in `timezone`, by the rule of a fixed time."""
     at = options.get("at")
     if at is None:
         if "timezone" in options:
             raise InvalidArguments("timezone= needs at=, a wall time in that zone.")
         return None
     if "delay" in options:
-        raise InvalidArguments("at= and delay= exclude each other.")
+        raise InvalidArguments("at= and delay= cannot be combined.")
     if at.tzinfo is not None:
         if "timezone" in options:
-            raise InvalidArguments("at= has a time zone of its own: leave out timezone=.")
+            raise InvalidArguments("at= already has a time zone: leave out timezone=.")
         return at
     if "timezone" not in options:
         raise InvalidArguments(
-            "at= has no time zone: use a datetime with tzinfo, or name one with timezone=."
+            "at= has no time zone. Use a datetime with tzinfo, or set timezone=."
         )
     from hourbell.timing import rules
     from hourbell.timing.errors import TimingError

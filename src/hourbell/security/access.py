@@ -57,12 +57,12 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: str | None  # None: sees all tenants
     key_id: int | None = None  # None: no key is required
     key_name: str = ""
-    session_ends_at: datetime | None = None  # None: it has sent the key itself
+    session_ends_at: datetime | None = None  # None: the caller sent the key itself
 
 
 # Where no key is required.
 ANONYMOUS = Caller("anonymous", KeyRole.ADMIN, None, key_name="anonymous")
-# A command that works straight on the database, which needs no key either.
+# A command that works directly on the database needs no key either.
 COMMAND_LINE = Caller("command line", KeyRole.ADMIN, None, key_name="command line")
 
 
@@ -88,7 +88,7 @@ def digest_of(key: str) -> bytes | None:
 
 
 def new_sign_in_token() -> str:
-    """A new random token of a browser that has signed in."""
+    """A new random token for a browser that has signed in."""
     return secrets.token_urlsafe(32)
 
 

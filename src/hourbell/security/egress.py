@@ -1,11 +1,11 @@
 """Egress rules: webhooks may call only public addresses, unless an administrator allows more.
 
 Tenants choose the URLs, and Hourbell runs inside a private network: a URL must not reach another
-machine of that network, this machine or a cloud metadata service (SSRF). The rules apply to the
+machine in that network, this machine or a cloud metadata service (SSRF). The rules apply to the
 address, not to the text: `127.1`, `0x7f000001` and a name that resolves to loopback are all the
 same. A name is resolved once per connection. If any of its addresses is forbidden, the whole
-request is rejected, and the connection goes to one of the checked addresses. So DNS rebinding gains
-nothing.
+request is rejected; otherwise the connection goes to one of the checked addresses. So DNS rebinding
+gains nothing.
 
     HOURBELL_EGRESS_ALLOW=hooks.internal:8443,10.1.0.0/16
 
@@ -67,7 +67,7 @@ class ForbiddenTarget(Exception):
     """The target is forbidden. Tenants see the message; it discloses nothing about our network."""
 
     def __init__(self) -> None:
-        super().__init__("The target is not a public internet address, and is not allowed.")
+        super().__init__("The target is not a public internet address and is not allowed.")
 
 
 class Egress:
@@ -113,7 +113,7 @@ def _target(part: str) -> tuple[str, int]:
     matched = _HOST_AND_PORT.fullmatch(part)
     if matched is None or not 1 <= int(matched["port"]) <= 65_535:
         raise ConfigurationError(
-            f"{part!a} is neither a network such as 10.1.0.0/16 nor a host with a port such as "
+            f"{part!a} is neither a network such as 10.1.0.0/16 nor a host and port such as "
             "hooks.internal:8443."
         )
     host = matched["host"].strip("[]").rstrip(".").lower()

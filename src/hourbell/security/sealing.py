@@ -54,7 +54,7 @@ class KeyRing:
                 key = b""
             if not _NAME.fullmatch(name) or len(key) != KEY_BYTES or name in keys:
                 raise ConfigurationError(
-                    f"key {number} is not name:key with a unique name and {KEY_BYTES} bytes in "
+                    f"key {number} must be name:key, with a unique name and {KEY_BYTES} bytes in "
                     f"base64"
                 )
             keys[name] = key
@@ -92,7 +92,7 @@ class KeyRing:
             return cipher.decrypt(nonce, content, belongs_to.encode()).decode()
         except InvalidTag:
             raise NoSecretKeys(
-                f"A secret cannot be decrypted with the key {sealed.by}: it is a different key "
+                f"A secret cannot be decrypted with the key {sealed.by}: this process has a different key "
                 f"with the same name."
             ) from None
 
@@ -105,7 +105,7 @@ class KeyRing:
 
 
 def _cipher(key: bytes) -> AESGCM:
-    # Imported here: a worker of the library has no secrets, and no cryptography.
+    # Imported here, because a worker of the library has no secrets and no cryptography.
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ModuleNotFoundError:

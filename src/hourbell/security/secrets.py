@@ -1,7 +1,7 @@
 """Secrets in requests: `{{secret:name}}` is filled in when sent, and redacted from the response.
 
-Only the worker that sends a webhook decrypts the values, and the API process that receives its
-asynchronous completion. Everything stored of a response passes through a `Redactor` first, because
+Only the worker that sends a webhook decrypts the values, as does the API process that receives its
+asynchronous completion. Everything stored from a response passes through a `Redactor` first, because
 a target may echo the request, verbatim or in a common encoding.
 """
 
@@ -68,7 +68,7 @@ class Secret(msgspec.Struct, frozen=True):
         return (self.value,) if self.previous is None else (self.value, self.previous)
 
     def __repr__(self) -> str:
-        return "Secret(…)"  # it must not get into a log by accident
+        return "Secret(…)"  # so that it cannot end up in a log by accident
 
 
 class SecretSource(Protocol):

@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: a pool, and a single error for its unavailability.
+"""The connection to PostgreSQL: a pool, and a single error when it is unavailable.
 
 Nothing here relies on features that a transaction pooler breaks: behind one, no session state, no
 LISTEN and no prepared statements are used.
@@ -227,14 +227,14 @@ async def _check(connection: asyncpg.Connection) -> None:
     version = connection.get_server_version().major
     if version < OLDEST_VERSION:
         raise UnsafeDatabase(
-            f"This is PostgreSQL {version}. Hourbell needs {OLDEST_VERSION} or newer: upgrade the"
+            f"This is PostgreSQL {version}, but Hourbell needs {OLDEST_VERSION} or newer. Upgrade the"
             " server, or unset HOURBELL_DATABASE_URL to use the embedded one."
         )
     for setting in ("fsync", "full_page_writes"):
         if await connection.fetchval("select current_setting($1)", setting) != "on":
             raise UnsafeDatabase(
-                f"The database runs with {setting} = off and may lose confirmed data:"
-                f" set {setting} = on and restart it."
+                f"The database runs with {setting} = off and may lose confirmed data."
+                f" Set {setting} = on and restart it."
             )
 
 

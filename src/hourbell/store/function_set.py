@@ -1,6 +1,6 @@
 """The function set: this build's own copies of the SQL functions.
 
-The functions in `functions/*.sql` are a part of the program that runs inside the database. Two
+The functions in `functions/*.sql` are part of the program that runs inside the database. Two
 builds that use one database during a rolling upgrade therefore need two copies: an API that sends
 eight arguments must not call a function that takes seven. Each build loads its functions under
 names that end with a digest of their text (`hourbell.settle` becomes
@@ -19,7 +19,7 @@ Files are loaded in the order of their names, but `codes.sql` comes first: funct
 
 Tables may be empty now and huge a minute later, and the planner's statistics lag behind, so most
 functions forbid the plans that would be disastrous. The head of a function names a
-profile, `set plan = lookups`, which stands for several settings of PostgreSQL: see `PLANS`.
+profile, `set plan = lookups`, which stands for several PostgreSQL settings: see `PLANS`.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _LOADED_FIRST = "codes.sql"
 
 _LOOKUPS = "set jit = off set enable_seqscan = off set enable_bitmapscan = off"
 PLANS = {
-    # Tables are read by an index, in its order; any join.
+    # Tables are read through an index, in its order; any join is allowed.
     "lookups": _LOOKUPS,
     # No join that would sort its inputs.
     "lookups_unsorted": f"{_LOOKUPS} set enable_mergejoin = off",
-    # Every row is looked up on its own: for functions that are given a few rows of big tables.
+    # Every row is looked up on its own: for functions that get a few rows of big tables.
     "lookups_one_by_one": f"{_LOOKUPS} set enable_hashjoin = off set enable_mergejoin = off",
-    # Rows that were found are joined by hash: for big batches, which would be compared row by row.
-    # May be called by a function of another profile, which has switched hash joins off.
+    # Rows that were found are joined by hash: for big batches, which would otherwise be compared row by row.
+    # May be called by a function with another profile, which has disabled hash joins.
     "lookups_by_hash": (
         f"{_LOOKUPS} set enable_mergejoin = off set enable_nestloop = off set enable_hashjoin = on"
     ),
-    # Rows of a range of time are read by a BRIN index, which only a bitmap can use.
+    # Rows in a time range are read through a BRIN index, which only a bitmap scan can use.
     "ranges": (
         "set jit = off set enable_seqscan = off set enable_indexscan = off "
         "set enable_indexonlyscan = off set enable_bitmapscan = on"
@@ -100,7 +100,7 @@ def with_plans(text: str) -> str:
 
     def settings(named: re.Match[str]) -> str:
         if named[1] not in PLANS:
-            raise ValueError(f"unknown plan {named[1]!r}: there are {', '.join(PLANS)}")
+            raise ValueError(f"unknown plan {named[1]!r}; use one of {', '.join(PLANS)}")
         return PLANS[named[1]]
 
     return _PLAN.sub(settings, text)

@@ -11,8 +11,8 @@ versions can run side by side, whichever of them is started, stopped or migrated
   newest migration that a program must know. A program that does not know it is rejected with a
   message.
 
-Everything runs under one transaction-level advisory lock, so that any number of processes may start
-at the same time, also behind a transaction pooler.
+Everything runs under one transaction-level advisory lock, so that any number of processes can start
+at the same time, even behind a transaction pooler.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def migrate(dsn: str) -> None:
 
 
 async def is_migrated(dsn: str) -> bool:
-    """Whether the database has all that this build needs; raises IncompatibleDatabase."""
+    """Whether the database has everything this build needs; raises IncompatibleDatabase."""
     with translate_errors():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
@@ -70,7 +70,7 @@ async def is_migrated(dsn: str) -> bool:
 def is_complete(
     applied: Sequence[str], requires: Sequence[str | None], has_functions: bool
 ) -> bool:
-    """Whether a database with these migrations has all that this build needs; it may have more.
+    """Whether a database with these migrations has everything this build needs; it may have more.
 
     Raises IncompatibleDatabase or UnreleasedDatabase if this build cannot work with them. `requires[k]` is the newest
     migration that a program must know because of `applied[k]`.
@@ -142,7 +142,7 @@ async def _load_functions(connection: asyncpg.Connection) -> None:
             await connection.execute(for_this_build(own.text))
             await connection.execute(_Q["insert"], own.digest, __version__)
         await _load_public_functions(connection)
-        # A role that may enqueue has access to the schema, and new functions are open to all.
+        # A role that may enqueue has access to the schema, and new functions are executable by all.
         if await connection.fetchval(_Q["has_open_routines"]):
             await connection.execute(
                 "revoke execute on all routines in schema hourbell from public"
@@ -156,7 +156,7 @@ async def _load_functions(connection: asyncpg.Connection) -> None:
 
 
 async def _load_public_functions(connection: asyncpg.Connection) -> None:
-    """Let the functions with fixed names call this build's set, unless a newer build's is there."""
+    """Make the functions with fixed names call this build's set, unless a newer build's is loaded."""
     known = [file.name for file in sql_files("migrations")]
     if await connection.fetchval(_Q["publish"], function_set().digest, known) is None:
         return
@@ -174,15 +174,15 @@ _GRANTS = """
 
 
 async def grant_enqueue(dsn: str, role: str) -> None:
-    """Allow a role to call the functions of store/public, and nothing else."""
+    """Allow a role to call the functions in store/public, and nothing else."""
     with translate_errors():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
         statements = await connection.fetchrow(_GRANTS, role)
         if statements is None:
             raise ConfigurationError(
-                f"There is no role {role!a} in the database, so nothing was granted. Create "
-                f"it with CREATE ROLE, then repeat."
+                f"The database has no role {role!a}, so nothing was granted. Create "
+                f"it with CREATE ROLE, then repeat the command."
             )
         async with connection.transaction():
             for statement in statements:

@@ -3,17 +3,17 @@
 All time-based decisions in Hourbell use one SQL function, `hourbell.clock()`, which only reads the
 database's clock. If that function is replaced, the whole engine uses virtual time: schedules fire,
 leases expire and retries become due when the test says so. Nothing else is replaced: the database
-and its transactions are real, and so are the verbs of the engine and the worker that runs tasks.
+and its transactions are real, and so are the operations of the engine and the worker that runs tasks.
 
-    bell.py         Bell: the app of a test, its clock, its assertions and its faults
-    driver.py       lets time pass from event to event
-    worker.py       the worker, which claims when the test wants it to
-    runs.py         what has been enqueued and what has run
-    contexts.py     contexts for calling the function of a task
-    servers.py      one PostgreSQL for a test run, a copy of a template for each test
+    bell.py         Bell: the app under test, with its clock, assertions and faults
+    driver.py       moves time from event to event
+    worker.py       the worker, which claims only when the test tells it to
+    runs.py         what was enqueued and what has run
+    contexts.py     contexts for calling a task's function directly
+    servers.py      one PostgreSQL per test run, and a copy of a template per test
     plugin.py       the pytest plugin: fixtures `bell` and others; asyncio_fixtures.py: for
                     pytest-asyncio
-    errors.py       misuse of the kit, and attempts that failed
+    errors.py       misuse of the kit, and failed attempts
     clock.py        VirtualClock: the clock alone, for tests of the engine
     filling.py      many jobs at once, for tests and benchmarks of the engine
     conformance.py  the tests that each implementation of Dispatch must pass
@@ -23,7 +23,7 @@ Applications use the fixture `bell`, or `start`. A test of the engine installs t
     clock = await VirtualClock.install(database, at)
     engine = Engine(database, clock)
     ...
-    await clock.advance(timedelta(hours=1))     # an hour has passed, without waiting
+    await clock.advance(timedelta(hours=1))     # an hour passes, without waiting
 
 Such a clock can change in two ways. Time *passes* (`set`, `advance`): the wall clock and the
 monotonic clock advance together, never backwards. Or the wall clock *steps*, when it is corrected
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from hourbell.testing.errors import Misuse as Misuse
     from hourbell.testing.runs import Run as Run
 
-# Imported when a name is first used: pytest imports this package whenever it starts.
+# Imported on first use: pytest imports this package whenever it starts.
 _PUBLIC = {
     "AttemptFailed": "errors",
     "Bell": "bell",

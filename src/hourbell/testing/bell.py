@@ -1,4 +1,4 @@
-"""Bell: an app on a database of its own, with a clock that only the test moves."""
+"""Bell: an app on its own database, with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ Mode = Literal["manual", "inline"]
 
 _Q = queries("testing")
 _EARLIEST = datetime(2024, 1, 1, tzinfo=UTC)  # ids begin there
-_DECISIONS = (Snooze, RetryAfter, Cancel, Dead)  # of a handler
+_DECISIONS = (Snooze, RetryAfter, Cancel, Dead)  # raised by a handler
 _RECONNECTS = 50
-# Schedules are planned a day ahead, not a minute: each plan costs as much as the run of a task.
+# Schedules are planned a day ahead, not a minute: each planning step costs as much as running a task.
 _TIMES = Times(horizon_seconds=86_400.0)
 
 
 class TestClock:
-    """The clock of a test. Nothing but the test moves it."""
+    """The clock of a test. Only the test moves it."""
 
-    __test__ = False  # not a class of tests
+    __test__ = False  # not a test class
 
     def __init__(self, bell: Bell, now: datetime) -> None:
         self._bell = bell
@@ -61,7 +61,7 @@ class TestClock:
 
     @property
     def now(self) -> datetime:
-        """The time that all of Hourbell sees."""
+        """The time that Hourbell sees."""
         return self._now
 
     async def advance(
@@ -73,20 +73,20 @@ class TestClock:
         seconds: float = 0,
         raises: bool | None = None,
     ) -> None:
-        """Let this much time pass, and run everything that falls due, at its time.
+        """Let this much time pass, running everything that falls due at its time.
 
-        An exception of a task is raised here, when its attempt is recorded, and the clock stays at
-        that moment; with `raises=False` it is not.
+        An exception from a task is raised here once its attempt is recorded, and the clock stays at
+        that moment. With `raises=False` it is not raised.
         """
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         await self.until(self._now + passed, raises=raises)
 
     async def until(self, when: datetime, *, raises: bool | None = None) -> None:
-        """Let time pass until this moment, and run everything that falls due, at its time."""
+        """Let time pass until this moment, running everything that falls due at its time."""
         if when.tzinfo is None:
-            raise Misuse(f"{when} has no time zone: use a datetime with tzinfo.")
+            raise Misuse(f"{when} has no time zone. Use a datetime with tzinfo.")
         if when < self._now:
-            raise Misuse(f"The clock shows {self._now}, and time does not pass back to {when}.")
+            raise Misuse(f"The clock shows {self._now}, so time cannot go back to {when}.")
         await self._bell._drive(lambda driver: driver.until(self._now, when), raises)
 
     advance_sync = blocking(advance)
@@ -94,12 +94,12 @@ class TestClock:
 
 
 class Enqueued:
-    """What a test asks about jobs that were enqueued: all of them, or those of a `watching`."""
+    """Queries about enqueued jobs: all of them, or those of a `watching` block."""
 
     def __init__(self, bell: Bell) -> None:
         self._bell_of = bell
-        self._after = 0  # ids: only what was enqueued later than this,
-        self._before: int | None = None  # and earlier than this
+        self._after = 0  # ids: only what was enqueued after this,
+        self._before: int | None = None  # and before this
 
     async def enqueued(
         self,
@@ -110,16 +110,16 @@ class Enqueued:
         connection: Any = None,
         **arguments: Any,
     ) -> list[Run]:
-        """The jobs that were enqueued and have not ended, the first due first.
+        """The jobs that were enqueued and have not ended, ordered by due time.
 
-        Of a task, with these arguments; `args` is for arguments whose names this call has itself.
-        With `connection`, as its open transaction sees them. Runs of schedules are not enqueued.
+        Filtered by task and arguments; use `args` for arguments whose names clash with this call's own.
+        With `connection`, as seen by its open transaction. Runs of schedules are not included.
         """
         seen = [run for run in await self._seen(task, connection) if not run.has_ended]
         given = {**(args or {}), **arguments}
         if task is None:
             if given:
-                raise Misuse("Arguments are those of a task: name the task, too.")
+                raise Misuse("Arguments belong to a task: pass the task, too.")
             return seen
         looked_for = wanted(task, given, self._bell_of.clock.now)
         return [run for run in seen if not looked_for.differences(run)]
@@ -136,10 +136,10 @@ class Enqueued:
         connection: Any = None,
         **arguments: Any,
     ) -> list[Run]:
-        """Raise AssertionError unless jobs of the task with these arguments wait or run.
+        """Raise AssertionError unless jobs of the task with these arguments are waiting or running.
 
-        `at` (a timedelta counts from now), give or take `within`, a second by default; exactly
-        `count` of them. Returns them.
+        `at` (a timedelta counts from now) is matched give or take `within`, a second by default;
+        `count` is the exact number expected. Returns the jobs.
         """
         __tracebackhide__ = True
         _check_names(task, at=at, within=within, count=count, args=args, connection=connection)
@@ -158,7 +158,7 @@ class Enqueued:
         connection: Any = None,
         **arguments: Any,
     ) -> None:
-        """Raise AssertionError if a job of the task with these arguments waits or runs."""
+        """Raise AssertionError if a job of the task with these arguments is waiting or running."""
         __tracebackhide__ = True
         _check_names(task, at=at, within=within, args=args, connection=connection)
         given = {**(args or {}), **arguments}
@@ -195,7 +195,7 @@ class Enqueued:
 
 
 class Watching(Enqueued):
-    """Only what was enqueued inside of the block: `async with bell.watching() as watch:`."""
+    """Only what is enqueued inside the block: `async with bell.watching() as watch:`."""
 
     async def __aenter__(self) -> Self:
         self._after = await self._bell_of._new_id()
@@ -206,7 +206,7 @@ class Watching(Enqueued):
 
     def __enter__(self) -> Self:
         if _is_in_loop():
-            raise Misuse("In a coroutine, write `async with bell.watching() as watch:`.")
+            raise Misuse("In a coroutine, use `async with bell.watching() as watch:`.")
         self._after = self._bell_of._new_id_sync()
         return self
 
@@ -215,7 +215,7 @@ class Watching(Enqueued):
 
 
 class Bell(Enqueued):
-    """An app on a database of its own, with a clock that only the test moves."""
+    """An app on its own database, with a clock that only the test moves."""
 
     def __init__(
         self, app: App, database: Database, at: datetime, concurrency: int, raises: bool
@@ -233,7 +233,7 @@ class Bell(Enqueued):
             self._engine, self._look, self._pass_gate, self._live_worker, self._turned
         )
         self._faults = Faults()
-        self._exceptions: dict[int, Exception] = {}  # of the attempts of a turn, by execution
+        self._exceptions: dict[int, Exception] = {}  # from the attempts of a turn, by execution
         self._worker: SteppedWorker | None = None
         self._runner: AppRunner | None = None
         self._stack = AsyncExitStack()  # of the runner
@@ -244,35 +244,35 @@ class Bell(Enqueued):
     async def drain(self, *, raises: bool | None = None) -> None:
         """Run everything that is due now, and what that enqueues, until nothing is left.
 
-        What falls due later is left; `clock.advance` runs it. Exceptions of tasks are raised here,
-        with `raises=False` they are not.
+        What falls due later stays; `clock.advance` runs it. Exceptions from tasks are raised here,
+        unless `raises=False`.
         """
         await self._drive(lambda driver: driver.drain(self.clock.now), raises)
 
     async def run_one(self, task: Task[..., Any], *, raises: bool | None = None) -> Run:
-        """Run one job of this task that is due now, and nothing else; returns it as it is then."""
+        """Run one job of this task that is due now, and nothing else; return its state afterwards."""
         ran = await self._drive(lambda driver: self._run_one(driver, task), raises)
         return next(run for run in await self._runs(task, None) if run.number == ran)
 
     async def runs(self, task: Task[..., Any] | None = None) -> list[Run]:
-        """What has run or ended: enqueued jobs and the runs of schedules, the first due first."""
+        """What has run or ended: enqueued jobs and runs of schedules, ordered by due time."""
         found = await self._runs(task, None)
         return [run for run in found if run.has_ended or run.attempt > 0]
 
     async def result_of(self, job: Job[R]) -> R:
-        """What a job has returned. JobFailed: it has not succeeded. AssertionError: not yet ended."""
+        """The result of a job. Raises JobFailed if it did not succeed, AssertionError if it has not ended."""
         __tracebackhide__ = True
         view = await self._here(lambda: self._view(job))
         if ExecutionStatus(view.status) not in FATES:
             raise AssertionError(
-                f"{job!r} has not ended: it is {view.status}, for {view.scheduled_for}, and the clock "
+                f"{job!r} has not ended: it is {view.status}, scheduled for {view.scheduled_for}, and the clock "
                 f"shows {self.clock.now}. Call drain() or clock.advance() first."
             )
         result: R = self.app._result(job.id, view)
         return result
 
     def watching(self) -> Watching:
-        """Look only at what is enqueued inside: `async with bell.watching() as watch:`."""
+        """Look only at what is enqueued inside the block: `async with bell.watching() as watch:`."""
         return Watching(self)
 
     drain_sync = blocking(drain)
@@ -283,29 +283,29 @@ class Bell(Enqueued):
     # Faults.
 
     def crash_after_claim(self, task: Task[..., Any], times: int = 1) -> None:
-        """Let the worker die when it has claimed a job of this task, before it runs it.
+        """Make the worker die after claiming a job of this task, before running it.
 
-        Its lease expires 15 seconds later; the job then runs in another worker.
+        Its lease expires 15 seconds later; then the job runs in another worker.
         """
         self._faults.after_claim[task.name] += times
 
     def crash_after_run(self, task: Task[..., Any], times: int = 1) -> None:
-        """Let the worker die when it has run a job of this task, before the outcome is recorded.
+        """Make the worker die after running a job of this task, before the outcome is recorded.
 
-        Its lease expires 15 seconds later; the job then runs again in another worker.
+        Its lease expires 15 seconds later; then the job runs again in another worker.
         """
         self._faults.before_settle[task.name] += times
 
     def lose_lease(self, job: Job[Any]) -> None:
-        """Let the worker lose the lease of this job when it next runs it.
+        """Make the worker lose the lease of this job the next time it runs.
 
-        A checkpoint then raises LeaseLost, the outcome is refused, and the job runs again.
+        A checkpoint then raises LeaseLost, the outcome is rejected, and the job runs again.
         """
         self._faults.lost_leases.add(job._number)
 
     @asynccontextmanager
     async def database_away(self) -> AsyncIterator[None]:
-        """Refuse and end all connections to the database while in this context."""
+        """Refuse and terminate all connections to the database inside this block."""
         name = self._name
         admin = await asyncpg.connect(in_database(self.url, "postgres"))
         try:
@@ -322,7 +322,7 @@ class Bell(Enqueued):
             try:
                 await self._database.value("select 1")
                 return
-            except StoreUnavailable:  # a connection that has been ended is still in the pool
+            except StoreUnavailable:  # a terminated connection is still in the pool
                 if attempt == _RECONNECTS - 1:
                     raise
 
@@ -330,10 +330,10 @@ class Bell(Enqueued):
     def _name(self) -> str:
         return self.url.partition("?")[0].rpartition("/")[2]
 
-    # Inside.
+    # Internals.
 
     async def _here(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call something in the event loop of the bell."""
+        """Call something in the bell's event loop."""
         if is_blocking():
 
             async def there() -> T:
@@ -342,8 +342,8 @@ class Bell(Enqueued):
             return run_in(self._loop, there)
         if asyncio.get_running_loop() is not self._loop:
             raise Misuse(
-                "The bell was made in another event loop. Use fixtures and tests of one loop scope, or "
-                "call the twin with _sync."
+                "The bell was created in another event loop. Use fixtures and tests of the same loop scope, or "
+                "call the `_sync` version."
             )
         return await call()
 
@@ -353,7 +353,7 @@ class Bell(Enqueued):
     async def _exclusively(self, step: Callable[[Driver], Awaitable[T]], raises: bool | None) -> T:
         if self._is_driving:
             raise Misuse(
-                "A task cannot move the clock or run other tasks, and only one call can at a time."
+                "A task must not move the clock or run other tasks, and only one such call may run at a time."
             )
         self._is_driving = True
         self._raises = self._raises_by_default if raises is None else raises
@@ -432,7 +432,7 @@ class Bell(Enqueued):
         )
 
     async def _live_worker(self) -> SteppedWorker:
-        """The worker, which is started when it is first needed and after it has died."""
+        """The worker, which is started when first needed and after it has died."""
         if self._worker is not None:
             return self._worker
         if self._runner is None:
@@ -444,11 +444,11 @@ class Bell(Enqueued):
         problems = await self._database.fetch(_Q["problems"], self.app.name)
         if problems:
             text = "; ".join(f"{row['key']}: {row['problem']}" for row in problems)
-            raise Misuse(f"Schedules of the app cannot be applied: {text}")
+            raise Misuse(f"The app's schedules cannot be applied: {text}")
         return self._worker
 
     async def _turned(self, turn: Turn) -> None:
-        """After a turn: bury a worker that has died, raise what tasks have raised."""
+        """After a turn: clean up a dead worker, and raise what tasks raised."""
         if turn.is_crashed and self._worker is not None:
             worker, self._worker = self._worker, None
             await worker.die()
@@ -479,7 +479,7 @@ class Bell(Enqueued):
         return error
 
     async def _keep_exception(self, run: RunInfo, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The outermost middleware of the app: its worker stores only the text of an exception."""
+        """The app's outermost middleware: its worker stores only the text of an exception."""
         try:
             return await call()
         except Exception as error:
@@ -493,13 +493,13 @@ class Bell(Enqueued):
         await self._stack.aclose()
 
     async def _run_inline(self) -> None:
-        """After a job was created: run it, unless the task that created it still runs."""
+        """After a job was created: run it, unless the task that created it is still running."""
         if not self._is_driving:
             await self._exclusively(lambda driver: driver.drain(self.clock.now), None)
 
 
 def _is_in_loop() -> bool:
-    """Whether an event loop runs in this thread."""
+    """Whether an event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -508,8 +508,8 @@ def _is_in_loop() -> bool:
 
 
 def _is_decided(failure: Failure, error: Exception | None) -> bool:
-    """Whether a handler has decided that its attempt fails."""
-    if isinstance(error, ExceptionGroup):  # of a TaskGroup
+    """Whether the handler itself decided that the attempt failed."""
+    if isinstance(error, ExceptionGroup):  # from a TaskGroup
         return error.subgroup(_DECISIONS) is not None
     if error is None:
         return failure.settlement.reason == Reason.SNOOZED.value
@@ -517,12 +517,12 @@ def _is_decided(failure: Failure, error: Exception | None) -> bool:
 
 
 def _check_names(task: Task[..., Any], **options: Any) -> None:
-    """An option of an assertion must not be taken for an argument of the task, or the reverse."""
+    """Make sure that an option of an assertion is not mistaken for an argument of the task, or vice versa."""
     for name in (name for name, value in options.items() if value is not None):
         if name in task._signature._parameters and name not in (options["args"] or {}):
             raise Misuse(
-                f"{task.name} has a parameter {name}, and so has this assertion. Pass the argument as "
-                f"args={{{name!r}: …}}, and look at the rest of `await bell.enqueued({task.__name__})`."
+                f"{task.name} has a parameter {name}, and so does this assertion. Pass the argument as "
+                f"args={{{name!r}: …}}, and check the rest with `await bell.enqueued({task.__name__})`."
             )
 
 
@@ -536,12 +536,12 @@ async def start(
     concurrency: int = 1,
     raises: bool = True,
 ) -> AsyncIterator[Bell]:
-    """An app on a migrated database that only this test uses, with a clock that stands at `at`.
+    """An app on a migrated database used only by this test, with a clock stopped at `at`.
 
-    Without `url` a PostgreSQL is started for it, which takes seconds: the fixture `bell` shares one
-    between all tests. `at` is the real time by default. With the mode "inline", `enqueue` runs what is due
-    before it returns. `concurrency` tasks run at a time. `raises=False`: exceptions of tasks are
-    not raised, unless a call says so.
+    Without `url`, a PostgreSQL is started for it, which takes seconds; the fixture `bell` shares one
+    between all tests. `at` defaults to the real time. In the mode "inline", `enqueue` runs what is due
+    before it returns. `concurrency` is how many tasks run at once. With `raises=False`, exceptions from
+    tasks are not raised unless a call asks for it.
     """
     async with AsyncExitStack() as stack:
         if url is None:
@@ -557,12 +557,12 @@ async def _opened(
     app: App, url: str, at: datetime, mode: Mode, concurrency: int, raises: bool
 ) -> AsyncIterator[Bell]:
     if at.tzinfo is None or at < _EARLIEST:
-        raise Misuse(f"at= is {at}: virtual time needs a time zone, and begins in 2024.")
+        raise Misuse(f"at={at}: virtual time needs a time zone, and begins in 2024.")
     if mode not in ("manual", "inline"):
-        raise Misuse(f'mode= is {mode!r}: it is "manual" or "inline".')
+        raise Misuse(f'mode={mode!r}: it must be "manual" or "inline".')
     if app._opened is not None:
         raise Misuse(
-            f'App "{app.name}" is open already, on another database. Take the fixture `bell` before '
+            f'App "{app.name}" is already open, on another database. Request the fixture `bell` before '
             f"whatever opens the app."
         )
     configured, app.url = app.url, url
@@ -572,8 +572,8 @@ async def _opened(
             database = app._opened.database
             if not await database.value(_Q["is_unused"]):
                 raise Misuse(
-                    "This database has jobs, and its clock is real: the testing kit would replace the "
-                    "clock for good. Use a database that is only for tests."
+                    "This database has jobs and a real clock, which the testing kit would replace "
+                    "permanently. Use a database that is only for tests."
                 )
             await VirtualClock.install(database, at)
             bell = Bell(app, database, at, concurrency, raises)

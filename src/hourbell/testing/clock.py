@@ -8,7 +8,7 @@ from typing import Self
 
 from hourbell.store.database import Database
 
-# Once in a database: replacing the function would make the server plan every statement that calls it again.
+# Once per database: replacing the function would make the server replan every statement that calls it.
 _INSTALL = """
 do $$ begin
   if to_regclass('hourbell.virtual_clock') is null then
@@ -28,7 +28,7 @@ do update set now = excluded.now
 
 
 def this_second() -> datetime:
-    """The real time, in whole seconds: where virtual time begins if a test does not say."""
+    """The real time, in whole seconds: where virtual time begins by default."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
@@ -75,7 +75,7 @@ class VirtualClock:
         """Let time pass until this moment."""
         _require_aware(at)
         if at < self._at:
-            raise ValueError(f"time cannot pass backwards, from {self._at} to {at}; use step")
+            raise ValueError(f"time cannot go backwards, from {self._at} to {at}; use step")
         passed = at - self._at
         await self._write(at)
         self._monotonic += passed.total_seconds()

@@ -1,4 +1,4 @@
-"""Contexts for calling the function of a task directly, without a database."""
+"""Contexts for calling a task's function directly, without a database."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hourbell.sdk.context import Context, SyncContext, _encoded_checkpoint
 from hourbell.testing.clock import this_second
 
 _NO_DATABASE = (
-    "testing.context has no database, so nothing can be completed by it. Run the task with the "
+    "testing.context has no database, so it cannot complete anything. Run the task with the "
     "fixture `bell` instead."
 )
 
 
 class Reports:
-    """What a function has reported by its context; the worker of a run that has none."""
+    """What a function has reported through its context; stands in for the worker."""
 
     def __init__(self, stopping: bool, lease_lost: bool) -> None:
         self.is_stopping = stopping
         self._lease_lost = lease_lost
         self.checkpoints: list[Any] = []  # as JSON
-        self.progress: list[Any] = []  # as JSON; at most one a second is kept, as in production
+        self.progress: list[Any] = []  # as JSON; at most one per second is kept, as in production
 
     def is_stopped(self, claimed: Claimed) -> bool:
         return self._lease_lost
@@ -50,14 +50,14 @@ class Reports:
 
 
 class LocalContext(Context):
-    """The context of a coroutine function that a test calls."""
+    """The context of a coroutine function called by a test."""
 
     __slots__ = ("reports",)
     reports: Reports  # what the function has stored
 
 
 class LocalSyncContext(SyncContext):
-    """The context of a plain function that a test calls."""
+    """The context of a plain function called by a test."""
 
     __slots__ = ("reports",)
     reports: Reports  # what the function has stored
@@ -89,10 +89,10 @@ def context(
     labels: Mapping[str, str] | None = None,
     scheduled_for: datetime | None = None,
 ) -> LocalContext:
-    """A context for `task.fn` of a coroutine function.
+    """A context for calling `task.fn` of a coroutine function.
 
-    `checkpoint` is that of an earlier run, None: there is none. With `lease_lost`, a checkpoint
-    raises LeaseLost. `reports` of the context has what the function stores.
+    `checkpoint` is that of an earlier run; None means there is none. With `lease_lost`, a checkpoint
+    raises LeaseLost. The context's `reports` collects what the function stores.
     """
     claimed = _claimed(attempt, tenant, queue, labels, scheduled_for)
     reports = Reports(stopping, lease_lost)
@@ -116,7 +116,7 @@ def sync_context(
     labels: Mapping[str, str] | None = None,
     scheduled_for: datetime | None = None,
 ) -> LocalSyncContext:
-    """A context for `task.fn` of a plain function; the same as `context`."""
+    """A context for calling `task.fn` of a plain function; otherwise the same as `context`."""
     claimed = _claimed(attempt, tenant, queue, labels, scheduled_for)
     reports = Reports(stopping, lease_lost)
     made = LocalSyncContext(claimed, task, timeout, state, reports, None, _stored(checkpoint))

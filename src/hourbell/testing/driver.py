@@ -1,10 +1,10 @@
-"""The driver: lets virtual time pass from event to event, and does at each what the system would do.
+"""The driver: moves virtual time from event to event, and does at each what the system would do.
 
-An event is whatever the database knows to be next: an execution that falls due, an occurrence of a
-schedule, a retry, the end of a lease, of a deadline, of a pause or of a monitor's grace. The driver
-sets the clock to that moment, calls the same verbs that the leader calls, lets the worker run what
-is ready, and looks again, until there is nothing left to do at that moment. So a year of schedules
-is a year in which nothing was ever late.
+An event is whatever the database knows to come next: an execution that falls due, an occurrence of a
+schedule, a retry, the end of a lease, a deadline, a pause or a monitor's grace period. The driver
+sets the clock to that moment, calls the same operations as the leader, lets the worker run what
+is ready, and checks again, until nothing is left to do at that moment. So in a year of schedules,
+nothing is ever late.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from hourbell.testing.worker import SteppedWorker, Turn, task_of
 
 MAX_RUNS_AT_ONCE = 100  # of one execution, without time passing
 MAX_TURNS_AT_ONCE = 10_000  # without time passing
-_FRUITLESS = 3  # turns without a claim, after which what is ready is for another worker
-_SOON = timedelta(milliseconds=100)  # the gate looks again at some parked rows after this
-_SWEEP = timedelta(seconds=1)  # how often the gate looks for rows that were committed late
-_OF_THE_GATE = frozenset({"due", "woken", "ready"})  # work for which a pass is enough
+_FRUITLESS = 3  # turns without a claim, after which the ready work must be for another worker
+_SOON = timedelta(milliseconds=100)  # after which the gate checks some parked rows again
+_SWEEP = timedelta(seconds=1)  # how often the gate checks for rows that were committed late
+_OF_THE_GATE = frozenset({"due", "woken", "ready"})  # work that needs only a pass of the gate
 
 
 class Agenda(msgspec.Struct, frozen=True):
-    """What there is to do at a moment."""
+    """What there is to do at one moment."""
 
     now: datetime
     work: frozenset[str]  # kinds; see the query `agenda`
-    woken_at: datetime | None = None  # when the gate next looks at parked rows
+    woken_at: datetime | None = None  # when the gate next checks parked rows
     next: datetime | None = None  # the next event,
     next_work: frozenset[str] = frozenset()  # and what there will be to do then
 
@@ -62,16 +62,16 @@ class Driver:
         self._engine = engine
         self._look = look  # sets the clock; returns the agenda of that moment
         self._pass_gate = pass_gate  # sets the clock, too
-        self._worker = worker  # the one that lives now
+        self._worker = worker  # the one currently alive
         self._turned = turned  # called after each turn; raises what the test must see
 
     async def until(self, now: datetime, end: datetime) -> datetime:
-        """Let time pass from event to event; returns the time, which may be a little later."""
+        """Let time pass from event to event; return the time, which may be a little later."""
         worker = await self._worker()
         agenda = await self._agenda(now, worker)
         while True:
             agenda = await self._settle_moment(agenda, worker)
-            worker = await self._worker()  # the other one may have died
+            worker = await self._worker()  # the previous one may have died
             if agenda.next is None or agenda.next > end:
                 break
             agenda = Agenda(agenda.next, agenda.next_work)
@@ -81,18 +81,18 @@ class Driver:
         return max(agenda.now, end)
 
     async def drain(self, now: datetime) -> datetime:
-        """Do all that there is to do now; returns the time, which may be a little later."""
+        """Do everything there is to do now; return the time, which may be a little later."""
         worker = await self._worker()
         agenda = await self._settle_moment(await self._agenda(now, worker), worker)
         return agenda.now
 
     async def admit(self, now: datetime) -> None:
-        """Make ready what is due now, and run nothing."""
+        """Admit what is due now, and run nothing."""
         worker = await self._worker()
         await self._lead(await self._agenda(now, worker), worker)
 
     async def _settle_moment(self, agenda: Agenda, worker: SteppedWorker) -> Agenda:
-        """Do all that there is to do at a moment; returns what is left, with the next event."""
+        """Do everything there is to do at a moment; return what is left, with the next event."""
         runs: Counter[int] = Counter()
         turns = fruitless = 0
         may_sweep = True
@@ -122,7 +122,7 @@ class Driver:
         return await self._look(now, None if session is None else session.id)
 
     async def _lead(self, agenda: Agenda, worker: SteppedWorker) -> bool:
-        """What the leader does: the gate is the last of it. Whether something may be ready."""
+        """Do what the leader does, the gate last. Return whether something may be ready."""
         engine, now, work = self._engine, agenda.now, agenda.work
         if not work <= _OF_THE_GATE:
             await self._agenda(now, worker)  # sets the clock
@@ -130,7 +130,7 @@ class Driver:
             while await expire(engine, None, now):
                 pass
         if "expired" in work:
-            await worker.renew()  # or it would be taken for dead as well
+            await worker.renew()  # otherwise it would count as dead, too
             await reap(engine, None, now)
         if "overdue" in work:
             await end_overdue(engine, None, now)
@@ -161,13 +161,13 @@ def _check_ends(turn: Turn, runs: Counter[int], turns: int, now: datetime) -> No
     for one in turn.claimed:
         if runs[one.execution_id] > MAX_RUNS_AT_ONCE:
             raise EndlessRuns(
-                f"{_named(one)} ran {MAX_RUNS_AT_ONCE} times at {now:%Y-%m-%d %H:%M:%S}Z, and asks "
-                f"to run again without time passing. Its Snooze or the delay of its retry is 0 s: "
-                f"wait for longer than that."
+                f"{_named(one)} ran {MAX_RUNS_AT_ONCE} times at {now:%Y-%m-%d %H:%M:%S}Z and asks "
+                f"to run again without time passing. Its Snooze or retry delay is 0 s: "
+                f"use a longer one."
             )
     if turns > MAX_TURNS_AT_ONCE and turn.claimed:
         raise EndlessRuns(
-            f"Jobs have run {turns} times at {now:%Y-%m-%d %H:%M:%S}Z, the last of them "
+            f"Jobs ran {turns} times at {now:%Y-%m-%d %H:%M:%S}Z, the last one being "
             f"{_named(turn.claimed[0])}, and there are always more. A task probably enqueues itself "
             f"without a delay."
         )

@@ -18,10 +18,10 @@ _TIMEOUTS = LockTimeouts(2_000, 5_000)
 
 
 async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
-    """Create many checked one-time jobs in one statement, which commits; their ids, in order.
+    """Create many checked one-time jobs in one statement, which commits; return their ids, in order.
 
-    `create_job` for a group of requests, without the reading of documents. Raises the problem of a
-    job that is refused; the others are created then.
+    Like `create_job` for a group of requests, but without reading documents. Raises the problem of a
+    rejected job; the others are still created.
     """
     assert write.key is None
     context = await read_context(engine, len(jobs), tenants={job.tenant_id for job in jobs})

@@ -1,12 +1,12 @@
-"""The pytest plugin: fixtures that cost nothing until a test asks for them.
+"""The pytest plugin: fixtures that cost nothing until a test uses them.
 
-    bell               the app on a database of its own, with a virtual clock
-    hourbell_app       the app: that of the setting `hourbell_app`, such as shop.tasks:app
+        bell               the app on its own database, with a virtual clock
+        hourbell_app       the app, from the setting `hourbell_app`, such as shop.tasks:app
     hourbell_server    one PostgreSQL for the test run, with a migrated template
-    hourbell_prepare   override it: a function that adds your own tables to the template
+    hourbell_prepare   override it with a function that adds your own tables to the template
     hourbell_database  the URL of a copy of the template, for one test
 
-pytest imports this module whenever it starts, so nothing is imported here that it does not have.
+pytest imports this module whenever it starts, so it imports only what pytest itself has.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _MARKER = (
     "hourbell(at=None, mode='manual', concurrency=1, raises=True): how the fixture `bell` of this "
-    "test is made; see hourbell.testing.start"
+    "test is set up; see hourbell.testing.start"
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("hourbell_app", "the app of the fixture `bell`, such as shop.tasks:app")
+    parser.addini("hourbell_app", "the app for the fixture `bell`, such as shop.tasks:app")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def hourbell_prepare() -> Callable[[str], None] | None:
-    """Override it: a function that adds your own tables to the database with this URL."""
+    """Override it with a function that adds your own tables to the database with this URL."""
     return None
 
 
@@ -66,13 +66,13 @@ def hourbell_database(hourbell_server: DatabaseServer) -> Iterator[str]:
 
 @pytest.fixture
 def hourbell_app(pytestconfig: pytest.Config) -> App:
-    """The app that is tested. Override it, or set `hourbell_app` in the settings of pytest."""
+    """The app under test. Override it, or set `hourbell_app` in the pytest settings."""
     from hourbell.sdk.running import load_app
 
     target = pytestconfig.getini("hourbell_app")
     if not target:
         raise pytest.UsageError(
-            'Which app is tested? Set hourbell_app = "shop.tasks:app" in [tool.pytest.ini_options], '
+            'Which app should be tested? Set hourbell_app = "shop.tasks:app" in [tool.pytest.ini_options], '
             "or override the fixture hourbell_app."
         )
     return load_app(target)
@@ -80,7 +80,7 @@ def hourbell_app(pytestconfig: pytest.Config) -> App:
 
 @pytest.fixture
 def bell(request: pytest.FixtureRequest) -> Bell:
-    """The app on a database of its own, with a clock that only this test moves."""
+    """The app on its own database, with a clock that only this test moves."""
     if not inspect.iscoroutinefunction(request.function):
         which = "hourbell_sync_bell"
     elif "anyio_backend" in request.fixturenames:
@@ -88,7 +88,7 @@ def bell(request: pytest.FixtureRequest) -> Bell:
     elif request.config.pluginmanager.hasplugin("asyncio"):
         which = "hourbell_asyncio_bell"
     else:
-        raise pytest.UsageError("The fixture bell needs pytest-asyncio, or anyio, for async tests.")
+        raise pytest.UsageError("For async tests, the fixture bell needs pytest-asyncio or anyio.")
     made: Bell = request.getfixturevalue(which)
     return made
 
@@ -97,7 +97,7 @@ def bell(request: pytest.FixtureRequest) -> Bell:
 def hourbell_sync_bell(
     request: pytest.FixtureRequest, hourbell_app: App, hourbell_database: str
 ) -> Iterator[Bell]:
-    """The bell of a test that is a plain function: it lives in the thread of the portal."""
+    """The bell for a test that is a plain function: it runs in the portal's thread."""
     from hourbell.testing.bell import start
     from hourbell.testing.servers import in_portal
 
@@ -112,7 +112,7 @@ def hourbell_sync_bell(
 async def hourbell_anyio_bell(
     request: pytest.FixtureRequest, hourbell_app: App, hourbell_database: str
 ) -> AsyncIterator[Bell]:
-    """The bell of a test that anyio runs."""
+    """The bell for a test run by anyio."""
     from hourbell.testing.bell import start
 
     async with start(hourbell_app, url=hourbell_database, **bell_options(request)) as bell:

@@ -1,4 +1,4 @@
-"""What has been enqueued and what has run, as a test asks about it, and the text of its answers."""
+"""What was enqueued and what has run, for queries of a test, and the text of failed assertions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hourbell.sdk.tasks import Task
 from hourbell.sdk.values import Seconds, seconds_of
 from hourbell.testing.errors import Misuse
 
-_SHOWN = 10  # runs in the text of a failed assertion
+_SHOWN = 10  # runs listed in a failed assertion
 _MISSING = object()
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits, runs or has ended; of a schedule, one run of it."""
+    """A job that is waiting, running or ended; for a schedule, one run of it."""
 
     number: int  # of the execution
     job_id: str
@@ -31,7 +31,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     args: dict[str, Any]  # as JSON, by parameter
     status: str  # SCHEDULED, QUEUED, RUNNING, RETRYING, SUCCEEDED, DEAD, …
-    at: datetime  # when it falls due, or fell due last
+    at: datetime  # when it is due, or was last due
     scheduled_for: datetime  # its nominal time
     is_scheduled: bool  # a run of a schedule, not enqueued
     attempt: int  # 0 until it first runs
@@ -115,7 +115,7 @@ def _read(
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What an assertion looks for."""
+    """What an assertion is looking for."""
 
     task: Task[..., Any]
     args: dict[str, Any]  # as JSON
@@ -123,7 +123,7 @@ class Wanted(msgspec.Struct, frozen=True):
     within: timedelta
 
     def differences(self, run: Run) -> list[str]:
-        """The names of what is different in a run; empty: it is wanted."""
+        """The names of what differs in a run; empty if it matches."""
         found = [
             name
             for name, value in self.args.items()
@@ -149,11 +149,11 @@ def wanted(
     at: datetime | timedelta | None = None,
     within: Seconds | None = None,
 ) -> Wanted:
-    """What an assertion looks for. Raises Misuse for arguments that no job of the task can have."""
+    """What an assertion is looking for. Raises Misuse for arguments that no job of the task can have."""
     if isinstance(at, timedelta):
         at = now + at
     if at is not None and at.tzinfo is None:
-        raise Misuse("at= has no time zone: use a datetime with tzinfo, or a timedelta from now.")
+        raise Misuse("at= has no time zone. Use a datetime with tzinfo, or a timedelta from now.")
     checked = {name: _stored(task, name, value) for name, value in args.items()}
     return Wanted(
         task, checked, at, timedelta(seconds=1.0 if within is None else seconds_of(within))
@@ -161,11 +161,13 @@ def wanted(
 
 
 def _stored(task: Task[..., Any], name: str, value: Any) -> Any:
-    """An argument as it is stored: an assertion about a misspelt one would always hold, or never."""
+    """An argument as stored: with a misspelt one, an assertion would always hold, or never."""
     signature = task._signature
     known = signature._parameters
     if name not in known and signature._keywords is None:
-        raise Misuse(f"{task.name} has no parameter {name}; it has {', '.join(known) or 'none'}.")
+        raise Misuse(
+            f"{task.name} has no parameter {name}. Its parameters: {', '.join(known) or 'none'}."
+        )
     kind = signature._types[name if name in known else str(signature._keywords)]
     if name == signature._star:
         kind = list[kind]  # type: ignore[valid-type]
@@ -174,7 +176,7 @@ def _stored(task: Task[..., Any], name: str, value: Any) -> Any:
         msgspec.json.decode(encoded, type=kind, dec_hook=signature._dec_hook)
     except (msgspec.ValidationError, TypeError, ValueError, InvalidArguments) as error:
         raise Misuse(
-            f"{task.name}: no job can have {name}={value!r}, so this would never find one: {error}."
+            f"{task.name}: no job can have {name}={value!r}, so this would never match: {error}."
         ) from None
     return msgspec.json.decode(encoded)
 
@@ -192,7 +194,7 @@ def _argument(task: Task[..., Any], args: Mapping[str, Any], name: str) -> Any:
 def failed_assertion(
     looked_for: Wanted, count: int | None, found: Sequence[Run], seen: Sequence[Run], now: datetime
 ) -> str:
-    """Why an assertion failed: what was looked for, and what there is instead."""
+    """Why an assertion failed: what was expected, and what there is instead."""
     number = {None: "at least 1", 0: "none"}.get(count, str(count))
     lines = [
         f"Expected {number} enqueued: {looked_for.shown()}. Found {len(found)}.",
@@ -201,18 +203,18 @@ def failed_assertion(
     of_task = [run for run in seen if run.task in (looked_for.task.name, *looked_for.task.aliases)]
     waiting = [run for run in of_task if not run.has_ended]
     ended = [run for run in of_task if run.has_ended]
-    for title, runs in (("Enqueued", waiting), ("Ended, so not counted", ended)):
+    for title, runs in (("Enqueued", waiting), ("Ended (not counted)", ended)):
         if runs:
-            lines.append(f"{title}, of this task ({len(runs)}):")
+            lines.append(f"{title} for this task ({len(runs)}):")
             lines += [_line(run, looked_for) for run in runs[:_SHOWN]]
             if len(runs) > _SHOWN:
                 lines.append(f"  … and {len(runs) - _SHOWN} more")
     others = sorted({run.task for run in seen if not run.has_ended} - {looked_for.task.name})
     if others:
-        lines.append(f"Enqueued, of other tasks: {', '.join(others)}.")
+        lines.append(f"Enqueued for other tasks: {', '.join(others)}.")
     elif not of_task:
         lines.append(
-            "Nothing is enqueued. A job of a transaction that is still open is seen only with "
+            "Nothing is enqueued. A job in a transaction that is still open is visible only with "
             "connection=."
         )
     return "\n".join(lines)

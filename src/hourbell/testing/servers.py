@@ -1,9 +1,9 @@
-"""Databases for tests: one server for a test run, one migrated template, a copy for each test.
+"""Databases for tests: one server per test run, one migrated template, and a copy for each test.
 
 The server is an embedded PostgreSQL in a temporary folder, in memory if there is room, or that of
-HOURBELL_TEST_DATABASE_URL. All statements are sent by one connection in the portal (`sdk/portal.py`),
-so that fixtures need no event loop. The next copy is made, and old ones are dropped, while a test
-runs. A test run that is killed leaves its server behind; the next run stops it.
+HOURBELL_TEST_DATABASE_URL. One connection in the portal (`sdk/portal.py`) sends all statements,
+so fixtures need no event loop. The next copy is created, and old ones are dropped, while a test
+runs. A killed test run leaves its server behind; the next run stops it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from hourbell.testing.clock import VirtualClock, this_second
 T = TypeVar("T")
 URL_VARIABLE = "HOURBELL_TEST_DATABASE_URL"
 _MEMORY = Path("/dev/shm")  # nosec B108
-_MEMORY_BYTES = 2 << 30  # that must be free there
+_MEMORY_BYTES = 2 << 30  # required free space there
 _PREFIX = "hourbell-pytest-"  # of folders
-# Confirmed data need not survive a crash of the machine, and plans for small tables need not be made
-# again for each call: half of the time of a statement.
+# Committed data need not survive a crash of the machine, and plans for small tables need not be
+# recomputed for each call, which would take half the time of a statement.
 _SETTINGS = {"synchronous_commit": "off", "plan_cache_mode": "force_generic_plan"}
-# Without a cache the order of ids is that of creation, also over several connections.
+# Without a cache, ids are in order of creation, even across several connections.
 _ORDERED_IDS = "alter sequence hourbell.ids cache 1"
 
 Prepare = Callable[[str], None]
 
 
 class DatabaseServer:
-    """A server on which tests have databases of their own."""
+    """A server on which each test has its own database."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -59,7 +59,7 @@ class DatabaseServer:
         return f"{self._prefix}_template"
 
     def open(self, prepare: Prepare | None = None) -> None:
-        """Connect, and make the template. `prepare` is given its URL, to add tables of the user."""
+        """Connect and create the template. `prepare` gets its URL, to add the user's tables."""
         in_portal(self._open())
         if prepare is not None:
             prepare(in_database(self.url, self._template))
@@ -73,7 +73,7 @@ class DatabaseServer:
         in_portal(self._begin_drop(url))
 
     def close(self) -> None:
-        """Drop everything that was made here."""
+        """Drop everything that was created here."""
         in_portal(self._close())
 
     async def _open(self) -> None:
@@ -96,7 +96,7 @@ class DatabaseServer:
 
     async def _copy(self) -> str:
         name = f"{self._prefix}_{next(self._numbers)}"
-        # As files, which is half the work of writing each page to the WAL too.
+        # As files, which is half the work of also writing each page to the WAL.
         await self._execute(
             f"create database {name} template {self._template} strategy file_copy",
             *(f"alter database {name} set {key} = {value}" for key, value in _SETTINGS.items()),
@@ -128,7 +128,7 @@ class DatabaseServer:
 
 @contextmanager
 def running_server(prepare: Prepare | None = None) -> Iterator[DatabaseServer]:
-    """A server for tests, until the end of this context."""
+    """A server for tests, for the duration of this context."""
     with ExitStack() as stack:
         url = os.environ.get(URL_VARIABLE)
         if not url:
@@ -148,7 +148,7 @@ def _embedded_server() -> Iterator[str]:
     parent = _MEMORY if in_memory else Path(tempfile.gettempdir())
     remove_leftovers(parent)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
-        # PostgreSQL may run as another user, which has to pass through.
+        # PostgreSQL may run as another user, which needs access to the folder.
         os.chmod(folder, 0o711)  # nosec B103
         with EmbeddedServer(Path(folder) / "data", owner="tests") as server:
             yield server.dsn
@@ -162,7 +162,7 @@ def remove_leftovers(parent: Path) -> None:
         try:
             lock = os.open(folder / "data" / "lock", os.O_RDWR)
         except OSError:
-            continue  # just being made, or of another user
+            continue  # being created, or owned by another user
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its owner would hold it
             stop_at_once(folder / "data")
@@ -179,5 +179,5 @@ def in_database(url: str, name: str) -> str:
 
 
 def in_portal(call: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the portal, whether or not an event loop runs in this thread."""
+    """Run a coroutine in the portal, whether or not an event loop is running in this thread."""
     return asyncio.run_coroutine_threadsafe(call, portal_loop()).result()

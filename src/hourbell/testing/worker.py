@@ -1,9 +1,9 @@
-"""The worker of a test: the product's own, which claims only when the test wants it to.
+"""The worker of a test: the product's own, but claiming only when the test tells it to.
 
-Between the worker and PostgreSQL is a `SteppedDispatch`. It forwards every call; it delays claims
-until the test takes a turn, and it knows when all that was claimed is settled. So a test decides
-when tasks run, and everything that runs them is the code of production. It is also the place where
-faults are injected: a process that dies after a claim or before a settle, a lease that is lost.
+A `SteppedDispatch` sits between the worker and PostgreSQL. It forwards every call, delays claims
+until the test takes a turn, and knows when everything claimed has been settled. So a test decides
+when tasks run, and all the code that runs them is production code. It is also where
+faults are injected: a process that dies after a claim or before a settle, a lost lease.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHECK_SECONDS = 0.02
 
 
 class Faults:
-    """The faults that a test has asked for; each happens as often as it was asked for."""
+    """The faults that a test requested; each happens as often as requested."""
 
     def __init__(self) -> None:
         self.after_claim: Counter[str] = Counter()  # by task: the worker dies
@@ -42,7 +42,7 @@ class Faults:
         self.lost_leases: set[int] = set()  # executions
 
     def take(self, wanted: Counter[str], executions: Sequence[Claimed]) -> bool:
-        """Whether a fault is wanted for the task of one of these executions; it is used up."""
+        """Whether a fault was requested for the task of one of these executions; uses it up."""
         for task in map(task_of, executions) if wanted else ():
             if wanted[task] > 0:
                 wanted[task] -= 1
@@ -51,14 +51,14 @@ class Faults:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An attempt that has failed."""
+    """A failed attempt."""
 
     claimed: Claimed
     settlement: Settlement
 
 
 class Turn(msgspec.Struct):
-    """One claim, and what became of it."""
+    """One claim, and its outcomes."""
 
     claimed: Sequence[Claimed] = ()
     failures: list[Failure] = msgspec.field(default_factory=list)
@@ -66,7 +66,7 @@ class Turn(msgspec.Struct):
 
 
 class SteppedDispatch(PostgresDispatch):
-    """Delays claims until a turn; notes what was claimed and settled."""
+    """Delays claims until a turn; records what was claimed and settled."""
 
     def __init__(self, engine: Engine, faults: Faults) -> None:
         super().__init__(engine)
@@ -76,7 +76,7 @@ class SteppedDispatch(PostgresDispatch):
         self._held: dict[tuple[int, int], Claimed] = {}  # by execution and fence, not settled
         self._ended: asyncio.Future[None] | None = None  # the turn has
         self._is_closed = False
-        self.opened = asyncio.Event()  # a session; what the code declares is applied
+        self.opened = asyncio.Event()  # a session is open, and what the code declares is applied
 
     async def open(
         self,
@@ -91,7 +91,7 @@ class SteppedDispatch(PostgresDispatch):
         return session
 
     async def turn(self) -> Turn:
-        """Allow one claim; wait until all that it claimed is settled."""
+        """Allow one claim; wait until everything it claimed is settled."""
         self._turn = turn = Turn()
         self._ended = asyncio.get_running_loop().create_future()
         self._may_claim.set()
@@ -99,7 +99,7 @@ class SteppedDispatch(PostgresDispatch):
         return turn
 
     def claim_no_more(self) -> None:
-        """Answer the claim that waits for a turn: the worker stops."""
+        """Answer the claim that is waiting for a turn: the worker is stopping."""
         self._is_closed = True
         self._may_claim.set()
 
@@ -136,7 +136,7 @@ class SteppedDispatch(PostgresDispatch):
             await self._lose(session)
         self._held = {(one.execution_id, one.fence): one for one in claimed}
         self._end_if_settled()
-        # What a rate limit lets start a little later starts now: virtual time stands still.
+        # What a rate limit would start a little later starts now: virtual time stands still.
         return [msgspec.structs.replace(one, start_in_seconds=0.0) for one in claimed]
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
@@ -156,11 +156,11 @@ class SteppedDispatch(PostgresDispatch):
 
     @property
     def has_claimed(self) -> bool:
-        """Whether this turn waits for outcomes."""
+        """Whether this turn is waiting for outcomes."""
         return bool(self._held)
 
     def end_turn(self) -> None:
-        """No more outcomes will come."""
+        """End the turn: no more outcomes will come."""
         self._held.clear()
         self._end_if_settled()
 
@@ -169,20 +169,20 @@ class SteppedDispatch(PostgresDispatch):
             self._ended.set_result(None)
 
     async def _crash(self) -> None:
-        """The process dies here: its session says nothing more, and its calls get no answer."""
+        """The process dies here: its session goes silent, and its calls get no answer."""
         self._turn.is_crashed = True
         self.end_turn()
         await asyncio.Event().wait()
 
     async def _lose(self, session: Session) -> None:
-        """The session expires, and what it holds becomes due again."""
-        self._turn.is_crashed = True  # it cannot claim any more
+        """The session expires, and its executions become due again."""
+        self._turn.is_crashed = True  # it can no longer claim
         await self._engine.database.value(_Q["expire_session"], session.id)
         await reap(self._engine, None, await self._engine.clock.now())
 
 
 class SteppedWorker:
-    """A worker that takes a turn when it is told to."""
+    """A worker that takes a turn when told to."""
 
     def __init__(
         self, engine: Engine, runner: AppRunner, settings: WorkerSettings, faults: Faults
@@ -216,14 +216,14 @@ class SteppedWorker:
             leaving.cancel()
 
     async def _end_without_outcome(self) -> None:
-        """End a turn of which the worker has dropped something: a task has recorded it itself."""
+        """End a turn in which the worker dropped something, because a task recorded it itself."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             if self._dispatch.has_claimed and not self._worker.held:
                 self._dispatch.end_turn()
 
     async def _or_ended(self, wanted: Coroutine[Any, Any, T]) -> T:
-        """Wait for something, unless the worker ends by an error of its own."""
+        """Wait for something, unless the worker ends with an error of its own."""
         waiting = asyncio.ensure_future(wanted)
         try:
             await asyncio.wait([waiting, self._running], return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +240,7 @@ class SteppedWorker:
         await self._running
 
     async def die(self) -> None:
-        """End without a word: the session stays until its lease expires."""
+        """End silently: the session stays until its lease expires."""
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running

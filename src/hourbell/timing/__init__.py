@@ -1,6 +1,6 @@
 """When something is due: cron rules, intervals and zones, as pure functions of their arguments.
 
-The question that the rest of Hourbell asks is always the same: *which is the first instant after
+The rest of Hourbell always asks the same question: *what is the first instant after
 this one?* No table of runs is ever computed, and nothing is stored between two answers, so it does
 not matter which process asks, how late, or after how many crashes.
 
@@ -14,10 +14,10 @@ not matter which process asks, how late, or after how many crashes.
     foreign.py     rules of other schedulers: rejected, with the equivalent here
     words.py       a cron rule in plain English
     changes.py     the clock changes of a zone
-    forecast.py    the next runs with notes on clock changes, for people
+    forecast.py    the next runs, with notes on clock changes, for people
 
-The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H by
-the job's own minute, and `cron.canonical` gives the text that identifies a timetable, say
+The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H with
+the job's own minute, and `cron.canonical` returns the text that identifies a timetable, say
 `17 2 * * 1-5`. Planners call `rules.compile_rule`, which caches the parsed rule, and then `next`.
 
 No clock is read here, and the only files read are those of the tzdata package, each once. How a job

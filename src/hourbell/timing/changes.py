@@ -14,7 +14,7 @@ class ClockChange(msgspec.Struct, frozen=True):
     """An instant at which the offset of a zone changes."""
 
     at: datetime  # UTC, the first instant with the later offset
-    before: timedelta  # how far the zone is ahead of UTC,
+    before: timedelta  # how far the zone is ahead of UTC before,
     after: timedelta  # and from this instant on
 
     @property
@@ -24,7 +24,7 @@ class ClockChange(msgspec.Struct, frozen=True):
 
     @property
     def wall_times(self) -> tuple[datetime, datetime]:
-        """The wall times (naive) that are missing or occur twice: from the first up to the second."""
+        """The wall times (naive) that are missing or occur twice, from the first up to the second."""
         naive = self.at.replace(tzinfo=None)
         low, high = sorted([self.before, self.after])
         return naive + low, naive + high

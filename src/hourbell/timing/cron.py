@@ -4,8 +4,8 @@ A rule is read once into a `ParsedCron`, which answers one question about the ca
 first wall time, from a given one on, that the fields match? It knows nothing of zones; what happens
 when a wall time is missing or occurs twice is decided in `rules.py`.
 
-    resolve_hash   replaces every H by a number derived from the job id
-    canonical      one text for rules that are spelled differently and mean the same
+    resolve_hash   replaces every H with a number derived from the job id
+    canonical      one text for rules that are spelled differently but mean the same
     parse_cron     parses the text; rejects a rule that can never match
 """
 
@@ -119,7 +119,7 @@ def parse_cron(expression: str) -> ParsedCron:
     if not ever_matches(days, month.values()):
         raise InvalidRule(
             "expression",
-            "never matches: no month that it names has such a day; change the day or the month",
+            "never matches: none of its months has such a day; change the day or the month",
         )
     texts = [canonical_field(rule) for rule in rules]
     text = " ".join(texts[1:] if texts[0] == "0" else texts)
@@ -146,7 +146,7 @@ def canonical(expression: str) -> str:
 
 @lru_cache(maxsize=4096)
 def caution_about(expression: str) -> str | None:
-    """A warning about a rule of six fields that probably means something else; None: no doubt.
+    """A warning about a six-field rule that probably means something else; None if there is no doubt.
 
     Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds,
     so it runs every second of each matching minute, which is rarely intended. The exception is
@@ -155,10 +155,12 @@ def caution_about(expression: str) -> str | None:
     fields = expression.split()
     if len(fields) != 6 or set(fields) <= _ANY or fields[0] not in _EVERY_SECOND:
         return None
-    says = "The first of six fields is seconds, so this runs every second while the others match."
+    says = (
+        "The first of six fields is the seconds, so this runs every second while the others match."
+    )
     if fields[5] in _ANY or not _is_of_seconds(fields[5]):
         minutely = " ".join(["0", *fields[1:]])
-        return f"{says} To run once a minute, write 0 as the first field: {minutely}"
+        return f"{says} To run once a minute, use 0 as the first field: {minutely}"
     moved = " ".join([fields[5], *fields[:5]])
     return f"{says} If the last field was meant as seconds, put it first: {moved}"
 
@@ -172,7 +174,7 @@ def _is_of_seconds(text: str) -> bool:
 
 
 def resolve_hash(expression: str, job_id: int) -> str:
-    """Replace every H by a value derived from the job id; everything else keeps its meaning.
+    """Replace every H with a value derived from the job id; everything else keeps its meaning.
 
     The value for a field is BLAKE2b with an 8-byte digest over the job's id (8 bytes, big-endian)
     followed by the field's name, as a big-endian number, modulo the number of values to choose
@@ -231,11 +233,12 @@ def _split(expression: str) -> list[str]:
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise InvalidRule(
             "expression",
-            f"has {len(expression)} characters; a rule has at most {MAX_EXPRESSION_CHARS}",
+            f"has {len(expression)} characters; the maximum is {MAX_EXPRESSION_CHARS}",
         )
     if not re.fullmatch(r"[!-~ \t]*", expression):
         raise InvalidRule(
-            "expression", "has a character that no rule has; use plain letters, digits and spaces"
+            "expression",
+            "has a character that is not allowed; use plain letters, digits and spaces",
         )
     foreign = refusal_of(expression.strip())
     if foreign is not None:
@@ -245,7 +248,7 @@ def _split(expression: str) -> list[str]:
         if text not in MACROS:
             raise InvalidRule(
                 "expression",
-                f"is no macro; use one of {', '.join(MACROS).lower()}, or an interval in seconds",
+                f"is not a macro; use one of {', '.join(MACROS).lower()}, or an interval in seconds",
             )
         text = MACROS[text]
     texts = text.split()
@@ -255,8 +258,8 @@ def _split(expression: str) -> list[str]:
         return texts
     raise InvalidRule(
         "expression",
-        f"needs five fields, or six, and has {len(texts)}; write minute, hour, day-of-month, month "
-        "and day-of-week, with seconds in front if they are needed",
+        f"needs five or six fields but has {len(texts)}; write minute, hour, day-of-month, month "
+        "and day-of-week, optionally with seconds in front",
     )
 
 

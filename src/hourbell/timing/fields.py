@@ -6,12 +6,12 @@ on the month: `L`, `L-3`, `LW`, `15W` in day-of-month, `1#2` and `5L` in day-of-
 
 Three decisions that a reader of other crons may not expect:
 
-- *A leading `*` has a meaning of its own.* It decides how the two day fields combine and whether a
+- *A leading `*` has its own meaning.* It decides how the two day fields combine and whether a
   rule follows wall time or elapsed time, so `*/1` is not the same field as `0-59`.
 - *A step larger than its range is rejected*, because `*/90` in the minutes does not mean every 90
-  minutes, but once an hour. The day fields accept it: there `*` is what joins the fields by AND,
-  and `*/100,1-7 * MON`, "the first Monday", is an old idiom in which the step is meant to be
-  too large.
+    minutes, but once an hour. The day fields accept it: there `*` joins the fields by AND,
+    and `*/100,1-7 * MON`, "the first Monday", is an old idiom in which the step is deliberately
+    too large.
 - *A range never runs backwards*: `22-2` is rejected, and the error names the two ranges to write
   instead. Only `FRI-SUN` is read as `5-7`, because Sunday is both 0 and 7.
 """
@@ -115,7 +115,7 @@ def parse_field(field: Field, text: str) -> FieldRule:
     """Read a field in upper case; InvalidRule names the field and says what to write."""
     if text == "?":
         if field not in (DAY_OF_MONTH, DAY_OF_WEEK):
-            raise InvalidRule(field.name, "? is for the two day fields only; write * here")
+            raise InvalidRule(field.name, "? is only for the two day fields; write * here")
         text = "*"
     return FieldRule(field, tuple(_item(field, item) for item in text.split(",")))
 
@@ -145,7 +145,7 @@ def canonical_field(rule: FieldRule) -> str:
 
 def _item(field: Field, text: str) -> Item:
     if not text:
-        raise InvalidRule(field.name, "has an empty place in its list; remove the extra comma")
+        raise InvalidRule(field.name, "has an empty item in its list; remove the extra comma")
     if field is DAY_OF_MONTH:
         special = _day_of_month_item(text)
     elif field is DAY_OF_WEEK:
@@ -163,7 +163,7 @@ def _day_of_month_item(text: str) -> Item | None:
     if match := re.fullmatch(r"L-([0-9]{1,2})", text):
         days_before = int(match[1])
         if not 1 <= days_before <= 30:
-            raise InvalidRule(DAY_OF_MONTH.name, f"{text} is never in a month; use L-1 to L-30")
+            raise InvalidRule(DAY_OF_MONTH.name, f"{text} never falls in a month; use L-1 to L-30")
         return LastDay(days_before)
     if match := re.fullmatch(r"([0-9]{1,2})W", text):
         return NearestWeekday(_value(DAY_OF_MONTH, match[1]))
@@ -202,7 +202,7 @@ def _span(field: Field, text: str) -> Span:
         if field not in (DAY_OF_MONTH, DAY_OF_WEEK):
             raise InvalidRule(
                 field.name,
-                f"the step of {_shown(text)} is larger than its range {first}-{last}, so that it "
+                f"the step of {_shown(text)} is larger than its range {first}-{last}, so it "
                 f"would never step; use at most {count}, or an interval in seconds",
             )
         step = count
@@ -253,12 +253,12 @@ def _value(field: Field, text: str) -> int:
         if field.low <= value <= field.high or (field is DAY_OF_WEEK and value == _SUNDAY_AGAIN):
             return value
     elif text[:3] in field.names and text.isalpha():
-        raise InvalidRule(field.name, f"{_shown(text)} is too long a name; write {text[:3]}")
+        raise InvalidRule(field.name, f"{_shown(text)} is too long; use {text[:3]}")
     elif re.match(r"H(?![A-Z])", text):
         raise InvalidRule(
             field.name,
-            f"{_shown(text)} is chosen from a job's id as H, H/s, H(a-b) or H(a-b)/s, and there is "
-            "no job here; write the value that is meant",
+            f"{_shown(text)} is derived from a job's id and is written H, H/s, H(a-b) or H(a-b)/s, but there is "
+            "no job here; write the value itself",
         )
     raise InvalidRule(field.name, f"{_shown(text)} is not {field.expects}")
 

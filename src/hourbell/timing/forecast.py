@@ -1,4 +1,4 @@
-"""The next runs of a rule, and what clock changes do to it; and the combined load of many rules."""
+"""The next runs of a rule, the effect of clock changes on it, and the combined load of many rules."""
 
 import heapq
 from collections import Counter
@@ -29,9 +29,9 @@ MAX_COUNT = 1000
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND = timedelta(seconds=1)
 _DAY_SECONDS = 86_400
-# Runs that are shown with a clock change: the last ones before it, and the first ones from it on.
+# Runs shown with a clock change: the last ones before it, and the first ones from it on.
 _RUNS_BEFORE, _RUNS_AFTER = 3, 5
-# How far back the last runs before a change are looked for, the nearest first.
+# How far back to look for the last runs before a change, nearest first.
 _LOOK_BACK = (timedelta(minutes=1), timedelta(hours=1), timedelta(hours=6))
 
 
@@ -110,9 +110,9 @@ class ChangeEffect(msgspec.Struct, frozen=True):
     """What a rule does when the clocks change."""
 
     change: ClockChange
-    affected: bool  # a run is moved, left out or repeated, or the wall times of the runs change
+    affected: bool  # a run is moved, skipped or repeated, or the wall times of the runs change
     note: str
-    runs: list[NextRun]  # of that day, around the change
+    runs: list[NextRun]  # on that day, around the change
 
 
 def change_effects(
@@ -154,7 +154,7 @@ def _effect_on_interval(every_seconds: int, change: ClockChange) -> tuple[bool, 
 def _effect_on_cron(
     cron: ParsedCron, change: ClockChange, runs_at: datetime, run_after: bool, twice: bool
 ) -> tuple[bool, str]:
-    """Whether a rule has a time that is missing or occurs twice, and what becomes of it."""
+    """Whether a rule has a time that is missing or occurs twice, and what happens to it."""
     begin, end = change.wall_times
     forward = change.shift > timedelta(0)
     first = cron.first_match(begin, end.year)
@@ -200,7 +200,7 @@ def _span_of(begin: datetime, end: datetime) -> str:
 def _runs_around(
     rule: Rule, zone: ZoneInfo, change: ClockChange, after: datetime, through: datetime
 ) -> list[NextRun]:
-    """Some runs of the day of a change."""
+    """Some runs on the day of a change."""
     last_before = (change.at - _SECOND).astimezone(zone)
     midnight = datetime.combine(last_before.date(), time(), zone)
     begin = max(after, midnight - _MICROSECOND)
@@ -217,13 +217,13 @@ def _runs_around(
 
 
 class Members(msgspec.Struct, frozen=True):
-    """A number of jobs with one rule, and for which of its occurrences."""
+    """A number of jobs with the same rule, and the occurrences they apply to."""
 
-    count: int  # negative: so many of the others are left out
-    since: datetime | None = None  # later than this; None: from the first on
-    until: datetime | None = None  # up to this; None: without end
+    count: int  # negative: this many of the others are left out
+    since: datetime | None = None  # only after this; None: from the first on
+    until: datetime | None = None  # up to and including this; None: no end
     on: frozenset[date] | None = None  # only on these dates; None: on all
-    zone: str = "UTC"  # of these dates
+    zone: str = "UTC"  # the zone of these dates
 
 
 class Firing(msgspec.Struct, frozen=True):
@@ -232,16 +232,16 @@ class Firing(msgspec.Struct, frozen=True):
     rule: Rule
     first: datetime
     members: tuple[Members, ...]
-    timetable: int = 0  # by which the caller knows it
+    timetable: int = 0  # the caller's id for it
 
 
 class Herd(msgspec.Struct, frozen=True):
     """The runs of one firing that are due at one moment."""
 
     timetable: int
-    at: datetime  # the largest, and of these the first
+    at: datetime  # the moment with the most runs; of several, the first
     runs: int
-    occurrences: int  # of the firing, in the whole period
+    occurrences: int  # of the firing, within the whole period
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -249,8 +249,8 @@ class Load(msgspec.Struct, frozen=True):
 
     by_minute: Counter[datetime]
     complete_until: datetime  # all runs up to here are included
-    herds: list[Herd]  # of each firing with two runs or more at a moment, the largest first
-    moments: Counter[datetime]  # the number of runs of herds at each moment
+    herds: list[Herd]  # one per firing with two or more runs at one moment, largest first
+    moments: Counter[datetime]  # the number of herd runs at each moment
 
 
 def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: int) -> Load:
@@ -307,7 +307,7 @@ def _by_size(found: dict[int, _Largest]) -> list[Herd]:
 
 
 def _always(members: tuple[Members, ...]) -> int | None:
-    """The number of jobs at every moment; None: it differs."""
+    """The number of jobs at every moment; None if it varies."""
     if any(each.since or each.until or each.on is not None for each in members):
         return None
     return sum(each.count for each in members)

@@ -20,7 +20,7 @@ _ANY = ("*", "?")
 
 
 def refusal_of(rule: str) -> str | None:
-    """Why a rule of another scheduler is rejected, and what to write instead; None: not one."""
+    """Why a rule of another scheduler is rejected, and what to write instead; None if it is not one."""
     if match := _EVERY.fullmatch(rule):
         return _interval(_seconds_of_duration(match[1].strip()))
     if match := _RATE.fullmatch(rule):
@@ -45,15 +45,15 @@ def _interval(seconds: int | None) -> str:
     example = (
         f"every_seconds: {seconds}" if seconds else "every_seconds, a whole number of seconds,"
     )
-    return f"is an interval, not a cron rule; give {example} instead of cron"
+    return f"is an interval, not a cron rule; use {example} instead of cron"
 
 
 def _fields(fields: list[str]) -> str:
-    hint = "is written without cron( ) here, and without a year"
+    hint = "must be written without cron( ) and without a year here"
     if len(fields) == 6 and fields[4] in _ANY and fields[5] in _ANY:
         five = " ".join("*" if field in _ANY else field for field in fields[:5])
         return f"{hint}; write {five}"
     return (
-        f"{hint}; write minute, hour, day-of-month, month and day-of-week, in which Sunday is 0 "
+        f"{hint}; write minute, hour, day-of-month, month and day-of-week, where Sunday is 0 "
         "and Monday is 1"
     )

@@ -70,6 +70,6 @@ def parse_interval(rule: str) -> Interval:
 def _out_of_range(every_seconds: int) -> InvalidRule:
     return InvalidRule(
         "expression",
-        f"an interval has 1 to {MAX_EVERY_SECONDS} seconds, not {every_seconds}; "
+        f"an interval must be from 1 to {MAX_EVERY_SECONDS} seconds, not {every_seconds}; "
         "use a cron rule for longer intervals",
     )

@@ -11,8 +11,8 @@ Where clocks go forward, some wall times are missing (a gap); where they go back
   (`twice`).
 - Every other rule follows elapsed time: it runs at every instant whose wall time matches.
 
-`next(after)` is strictly later than `after`, also when `after` lies in the second copy of an hour.
-The result depends on `after` alone, so any process gets the same answer at any time.
+`next(after)` is strictly later than `after`, even when `after` lies in the second copy of an hour.
+The result depends only on `after`, so any process gets the same answer at any time.
 
 How it is found. Offsets are compared as defined by PEP 495: for a wall time in a gap `fold=0` gives
 the offset before the change and `fold=1` the one after, so the second is larger; in an overlap it
@@ -60,7 +60,7 @@ class Occurrence(NamedTuple):
 
 
 class Rule(Protocol):
-    """When something runs; planners and forecasts use nothing else of a rule."""
+    """When something runs; all that planners and forecasts use of a rule."""
 
     def next(self, after: datetime) -> datetime | None:
         """The first instant strictly after, in UTC; None if there is none up to the year 9999."""
@@ -95,12 +95,12 @@ def compile_rule(
 
 
 def delayed(rule: str, seconds: int) -> str:
-    """A rule, a number of seconds later."""
+    """A rule, this many seconds later."""
     return f"+{seconds}s {rule}" if seconds else rule
 
 
 def without_delay(rule: str) -> tuple[str, int]:
-    """The rule that another one delays, and by how many seconds; 0: it delays none."""
+    """The rule without its delay, and the delay in seconds; 0 if it has none."""
     found = _DELAYED.fullmatch(rule)
     return (rule, 0) if found is None else (found[2], int(found[1]))
 

@@ -1,9 +1,9 @@
 """A cron rule in plain English: exact, or not at all.
 
-The words are made from the values that a rule matches, not from its spelling, so `0/15` and
-`0,15,30,45` have the same words. A rule whose lists are too long to read gets its own text instead
-(`Cron: …`). `tests/property/timing/test_words.py` reads the words back and compares what they say
-with what the rule means.
+The words come from the values that a rule matches, not from its spelling, so `0/15` and
+`0,15,30,45` read the same. A rule whose lists would be too long to read is shown as text
+(`Cron: …`). `tests/property/timing/test_words.py` reads the words back and compares them
+with the meaning of the rule.
 """
 
 from collections.abc import Collection, Iterable, Sequence

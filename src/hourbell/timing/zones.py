@@ -57,18 +57,18 @@ def utc_offset(zone: ZoneInfo, wall: datetime) -> timedelta:
 
 def _unknown(name: str) -> UnknownZone:
     if not name:
-        return UnknownZone("is empty; give an IANA name such as Europe/Berlin or UTC")
+        return UnknownZone("is empty; use an IANA name such as Europe/Berlin or UTC")
     if len(name) > MAX_NAME_CHARS:
         return UnknownZone(
-            f"has {len(name)} characters, and no zone has more than {MAX_NAME_CHARS}; "
-            "give an IANA name such as Europe/Berlin"
+            f"has {len(name)} characters, but no zone has more than {MAX_NAME_CHARS}; "
+            "use an IANA name such as Europe/Berlin"
         )
     suggestions = _nearest(name)
-    hint = "give an IANA name such as Europe/Berlin"
+    hint = "use an IANA name such as Europe/Berlin"
     if suggestions:
         hint = f"did you mean {' or '.join(suggestions)}?"
     return UnknownZone(
-        f"{name!a} is not a time zone of IANA release {tz_version()}; {hint}", suggestions
+        f"{name!a} is not a time zone in IANA release {tz_version()}; {hint}", suggestions
     )
 
 

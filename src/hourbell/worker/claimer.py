@@ -25,7 +25,7 @@ from hourbell.worker.settler import log_error
 from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
-GATE_SECONDS = 0.5  # how often an idle worker passes the gate itself: the leader may have died
+GATE_SECONDS = 0.5  # how often an idle worker runs the gate itself: the leader may have died
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
 _MAX_PER_CLAIM = 2_000
 
@@ -55,22 +55,23 @@ class Claimer:
         self._stopping = stopping
         self._is_traced = is_traced
         self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
-        self._gate_at = 0.0  # when to pass the gate next; monotonic
-        self._is_notified = False  # pass it before the next claim
+        self._gate_at = 0.0  # when to run the gate next; monotonic
+        self._is_notified = False  # run it before the next claim, unless more is ready
+        self._is_more_ready = False  # the last claim was full: it can be repeated without the gate
         # The claim without an answer yet; 0: none.
         self._number = 0
         self._is_repeated = False
         self._claim_session: Session | None = None  # the session of that claim
 
     def notify(self, is_due: bool) -> None:
-        """Claim now. `is_due`: pass the gate before it, an execution may have fallen due."""
+        """Claim now. `is_due`: run the gate first, because an execution may have fallen due."""
         self._is_notified = self._is_notified or is_due
         self._executions.changed.set()
 
     async def run(self) -> None:
         """Claim until the worker is stopped."""
         backoff = BackoffTimer()
-        more_waits = False  # the last claim was full: more is ready
+        has_gathered = False  # free slots, before the next claim
         while not self._stopping.is_set():
             self._counts.flush()
             session = self._session.current
@@ -78,10 +79,11 @@ class Claimer:
             if session is None or free <= 0 or not self._session.may_start(time.monotonic()):
                 await self._executions.wait(POLL_SECONDS)
                 continue
-            if more_waits and free < self._settings.slots // 4:
-                more_waits = False
+            if self._is_more_ready and free < self._settings.slots // 4 and not has_gathered:
+                has_gathered = True
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
+            has_gathered = False
             limit = min(free, _MAX_PER_CLAIM)
             began_ns = epoch_ns() if self._is_traced else 0
             try:
@@ -104,10 +106,10 @@ class Claimer:
                     self._executions.note_claim(claimed, began_ns, epoch_ns())
                 self._runners.wake()
             self._session.answered_claim, self._number = self._number, 0
-            more_waits = len(claimed) == limit
-            if more_waits:
-                self._gate_at = time.monotonic() + GATE_SECONDS  # enough is ready without the gate
-            else:
+            self._is_more_ready = len(claimed) == limit
+            if self._is_more_ready:
+                self._gate_at = time.monotonic() + GATE_SECONDS
+            elif not self._is_notified:
                 await self._executions.wait(POLL_SECONDS)
 
     async def _claim(self, session: Session, free: int, limit: int) -> Sequence[Claimed]:
@@ -116,7 +118,8 @@ class Claimer:
             self._number, self._is_repeated = self._session.last_claim, False
             self._claim_session = session
             self._low_share_due = self._low_share_due % 1 + self._settings.low_share
-        if self._is_notified or time.monotonic() > self._gate_at:
+        is_due = self._is_notified and not self._is_more_ready
+        if is_due or time.monotonic() > self._gate_at:
             self._is_notified = False
             self._gate_at = time.monotonic() + GATE_SECONDS
             await self._dispatch.admit()

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
-Runner = asyncio.Task[None]
+Runner = asyncio.Task[None]  # of this pool; an `ActionRunner` performs the action that it awaits
 
 
 class _OtherWorkers:
-    """Runs actions that only other workers run: the job got another action after it was ready."""
+    """Fails actions that this worker does not serve: the job was changed after it was ready."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
         kind = type(action).__name__.removesuffix("Action").upper()

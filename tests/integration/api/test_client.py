@@ -182,7 +182,7 @@ async def test_what_only_the_library_can_do_is_not_sent(client: Any) -> None:
 
     for options, text in (
         ({"expires_at": datetime(2031, 5, 6, tzinfo=UTC)}, "use expires_in="),
-        ({"idempotency_key": "k"}, "give it to the client's create"),
+        ({"idempotency_key": "k"}, "pass it to the client's create"),
         ({"connection": object()}, "leave out connection="),
     ):
         with pytest.raises(InvalidArguments, match=text):
@@ -462,7 +462,7 @@ async def test_a_server_that_does_not_answer_is_given_up(kind: str) -> None:
         async with Client(url, retries=0, timeout_seconds=0.2) as client:
             sync = SyncClient(url, retries=0, timeout_seconds=0.2)
             reading = client.jobs.list() if kind == "async" else asyncio.to_thread(sync.jobs.list)
-            with pytest.raises(Unreachable, match=r"no answer within 0\.2 seconds"):
+            with pytest.raises(Unreachable, match=r"no response within 0\.2 seconds"):
                 await reading
 
 

@@ -105,6 +105,6 @@ async def test_without_the_built_files_the_page_says_how_to_build_them(
     answer = await get(api, "/", **BROWSER)
     assert answer.status == 404
     assert answer.headers["Content-Type"].startswith("text/plain")
-    assert b"The dashboard is not built" in answer.body
+    assert b"The dashboard has not been built" in answer.body
     assert b"make up" in answer.body
     assert (await api.get("/api/v1/jobs")).status == 200

@@ -18,7 +18,7 @@ async def preview(api: Client, schedule: Any, **rest: Any) -> Answer:
 async def test_a_schedule_is_said_in_words_with_its_next_runs(api: Client):
     starts = {"starts_at": "2028-03-24T12:00:00Z"}
     body = (await preview(api, BERLIN | starts, count=3)).body
-    assert body["words"] == "Every day at 02:30 in Europe/Berlin. From 2028-03-24T12:00:00Z on."
+    assert body["words"] == "Every day at 02:30 in Europe/Berlin. From 2028-03-24T12:00:00Z."
     assert [each["scheduled_for"] for each in body["items"]] == [
         "2028-03-25T02:30:00+01:00",
         "2028-03-26T03:00:00+02:00",
@@ -95,8 +95,8 @@ async def test_what_limits_a_schedule_is_said_and_honoured(api: Client):
     schedule = {"cron": "0 5 * * *", "exclude": ["holidays"]} | window
     body = (await preview(api, schedule)).body
     assert body["words"] == (
-        "Every day at 05:00 in UTC. Each run is later by a fixed time of up to 1 second. "
-        "Not on the dates of holidays. From 2031-01-01T00:00:00Z on. At most 3 runs."
+        "Every day at 05:00 in UTC. Every run is delayed by the same time of up to 1 second. "
+        "Not on dates in holidays. From 2031-01-01T00:00:00Z. At most 3 runs."
     )
     assert [each["scheduled_for"][:10] for each in body["items"]] == [
         "2031-01-01",

@@ -212,7 +212,7 @@ async def test_a_worker_cannot_sign_in(api: Client, admin: str):
     worker = await made(api, "worker", headers=bearing(admin))
     answer = await sign_in(api, worker)
     assert answer.is_problem(403, "forbidden")
-    assert "key of a worker" in answer.body["detail"]
+    assert "key belongs to a worker" in answer.body["detail"]
 
 
 async def test_a_body_that_is_no_sign_in_is_refused(api: Client, admin: str):

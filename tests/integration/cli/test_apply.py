@@ -81,7 +81,7 @@ def test_a_dry_run_changes_nothing_apply_creates_and_a_second_time_does_nothing(
     assert changes(hourbell, file) == {"nightly": "keep", "often": "keep"}
     again = hourbell.good(*file.args)
     assert again.out == ""
-    assert "2 as they are" in again.err
+    assert "2 unchanged" in again.err
     assert jobs(hourbell, file) == made
 
 
@@ -132,7 +132,7 @@ def test_a_job_that_left_the_file_is_kept_until_prune_and_of_this_owner_only(
     file.write(file.path.read_text().partition(f"  - name: {file.owner}-often")[0])
     plan = hourbell.good(*file.args)
     assert f"? {file.owner}-often" in plan.out
-    assert "--prune deletes it" in plan.out
+    assert "delete it with --prune" in plan.out
     assert set(jobs(hourbell, file)) == {"nightly", "often"}
     assert f"- {file.owner}-often" in hourbell.good(*file.args, "--prune", "--dry-run").out
     assert changes(hourbell, file, "--prune") == {"nightly": "keep", "often": "delete"}
@@ -184,15 +184,15 @@ def test_a_one_time_job_whose_time_has_passed_does_not_run_again(
     ("text", "says"),
     [
         ("jobs: []", "names no owner"),
-        ("owner: a\njob: []", "must have `jobs:`"),
+        ("owner: a\njob: []", "must contain `jobs:`"),
         ("owner: a\njobs: []\nname: x", "has the unknown field name"),
         (
             "owner: a\njobs:\n  - name: x\n    name: y",
             "line 4, column 5: the key 'name' appears twice",
         ),
         ("owner: a\njobs: [", "is not valid YAML: line 2, column 8"),
-        ("", "is empty. A file without jobs has `jobs: []`."),
-        ("owner: a b\njobs: []", "The owner 'a b' must be 1 to 64 letters"),
+        ("", "is empty. To apply no jobs, write `jobs: []`."),
+        ("owner: a b\njobs: []", "The owner 'a b' is not valid. It must be 1 to 64"),
         ("owner: a\njobs: [{name: x, action: {type: TASK, name: t}}]", "x: schedule: is required"),
         ("owner: a\njobs: !!python/object/apply:os.system [ls]", "is not valid YAML"),
         ("owner: a\njobs: [5]", "job 1: must be an object"),

@@ -46,7 +46,7 @@ def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(
     done = hourbell.good("jobs", "create", "nightly", *options, *more)
     job_id = done.out.strip()
     assert re.fullmatch(r"job_[0-9a-z]{13}", job_id)
-    assert "Created nightly; it runs at" in done.err
+    assert "Created nightly; it will run at" in done.err
     shown = hourbell.good("jobs", "get", "nightly", "-o", "json").json
     assert shown["job_id"] == job_id
     assert shown["schedule"]["timezone"] == "Asia/Kolkata"
@@ -83,7 +83,7 @@ def test_a_job_runs_once_at_an_instant_or_at_a_wall_time_of_a_zone(hourbell: Com
     assert shown["next_run_at"] == "2031-03-30T03:00:00+02:00"
     assert at("2031-07-01T02:30:00Z", *berlin).json["next_run_at"] == "2031-07-01T04:30:00+02:00"
     refused = at("2031-07-01T02:30:00")
-    assert (refused.code, "or give a timezone" in refused.err) == (1, True)
+    assert (refused.code, "timezone" in refused.err) == (1, True)
     assert at("tomorrow").code == 2
 
 
@@ -311,9 +311,9 @@ def test_the_value_of_a_secret_comes_from_stdin_and_is_never_shown(hourbell: Com
     [
         (("jobs", "get", "job_0000000000000"), 3, "There is no job"),
         (("jobs", "create", "x", "--cron", "61 * * * *", "--task", "t"), 1, "schedule.cron"),
-        (("jobs", "create", "x", "--task", "t"), 2, "Give one of --cron"),
-        (("jobs", "create", "x", "--delay", "1"), 2, "Give one of --url and --task"),
-        (("jobs", "create", "-f", "/no/such/file"), 2, "cannot be read: No such file"),
+        (("jobs", "create", "x", "--task", "t"), 2, "Give exactly one of --cron"),
+        (("jobs", "create", "x", "--delay", "1"), 2, "Give exactly one of --url and --task"),
+        (("jobs", "create", "-f", "/no/such/file"), 2, "Cannot read"),
         (("jobs", "list", "--status", "sleeping"), 2, "'sleeping' is not one of"),
         (("jobs", "list", "--profile", "nowhere"), 2, "There is no profile nowhere"),
     ],
@@ -493,7 +493,7 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     assert {key["name"] for key in by_api} == {"first", "v"}
     assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
     (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
-    assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out
+    assert "Revoked key_" in hourbell.good("keys", "revoke", key_id, *prod).out
     unknown = "key_" + "0" * (len(key_id) - len("key_"))
     codes = {hourbell("keys", "revoke", unknown, *how).code for how in (prod, ())}
     assert codes == {3}  # over the API and in the database

@@ -70,7 +70,7 @@ async def test_errors_have_the_exit_codes_of_a_server(direct: Command) -> None:
 async def test_a_database_that_cannot_be_used_is_named(direct: Command) -> None:
     direct.env["HOURBELL_DATABASE_URL"] = f"postgresql://u@127.0.0.1:{free_port()}/x"
     said = await on(direct, "jobs", "list", good=False)
-    assert said.startswith("2 hourbell: The database of HOURBELL_DATABASE_URL cannot be used")
+    assert said.startswith("2 hourbell: Cannot use the database of HOURBELL_DATABASE_URL")
 
 
 async def test_ctrl_c_ends_a_command_whose_statement_waits(direct: Command, database: str) -> None:

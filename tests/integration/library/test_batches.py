@@ -34,7 +34,7 @@ async def fates(jobs: list[Job[Any]]) -> list[tuple[str, str | None]]:
 
 def refuses_a_context() -> bool:
     """Whether there is no context here, neither of an item nor of an earlier batch."""
-    with pytest.raises(LookupError, match="A batch runs for many executions"):
+    with pytest.raises(LookupError, match="A batch runs many executions at once"):
         current()
     return True
 
@@ -114,7 +114,7 @@ async def test_a_list_of_another_length_fails_the_batch(app: App) -> None:
 
     async with app, app.worker(FAST):
         found = await fates(await app.enqueue_many(index.bind(n) for n in range(2)))
-    text = "a list with a result for each item: 2, not 1."
+    text = "a list with one result per item: 2, not 1."
     assert [(status, text in str(error)) for status, error in found] == [("DEAD", True)] * 2
 
 
@@ -225,7 +225,7 @@ async def test_what_is_enqueued_is_checked_by_the_type_of_the_item(app: App) -> 
 
 
 def test_what_cannot_be_a_batch_task_is_refused(app: App) -> None:
-    with pytest.raises(InvalidTask, match="has one parameter"):
+    with pytest.raises(InvalidTask, match="takes one parameter"):
         app.batch_task(name="two")(lambda a, b: None)  # type: ignore[call-overload, misc]
 
     def wrong(items: list[int]) -> None: ...
@@ -234,7 +234,7 @@ def test_what_cannot_be_a_batch_task_is_refused(app: App) -> None:
     with pytest.raises(InvalidTask, match=r"such as list\[Item\[int\]\]"):
         task.bind(1)
     for options, text in (
-        ({"size": 0}, "from 1 to 10000 items"),
+        ({"size": 0}, "from 1 to 10000"),
         ({"max_wait": 61}, "at most 60 s"),
         ({"by": "queue"}, '"task" or "tenant"'),
         ({"process": True}, "a batch runs in the worker"),

@@ -292,7 +292,7 @@ async def test_async_connections_are_awaited_and_sync_ones_are_not(app: App, dat
         await task.configure(connection=object()).enqueue(1)
     async with asyncpg.create_pool(database, min_size=0) as pool:
         with pytest.raises(
-            WrongConnection, match=r"asyncpg Pool\. Acquire a connection of the pool"
+            WrongConnection, match=r"asyncpg Pool\. Acquire a connection from the pool"
         ):
             await task.configure(connection=pool).enqueue(1)
     engine = sa.create_engine("postgresql+psycopg://")
@@ -343,7 +343,7 @@ async def test_names_are_created_beside_the_transaction_of_the_user(
         async with connection.transaction(isolation="repeatable_read"):
             await connection.execute("select")  # the snapshot is taken
             with pytest.raises(
-                UnknownTenant, match="your transaction sees an older state: repeat it"
+                UnknownTenant, match="your transaction has an older snapshot: retry it"
             ):
                 await task.configure(tenant="later", connection=connection).enqueue(2)
         closed = App("other", url=database)
@@ -385,7 +385,7 @@ async def test_a_database_without_hourbell_and_a_role_without_the_grant_are_expl
     task = app.get_task("mail")
     elsewhere = await asyncpg.connect(postgres)  # not migrated
     async with elsewhere.transaction():
-        with pytest.raises(NotMigrated, match='has no schema "hourbell"'):
+        with pytest.raises(NotMigrated, match='lacks the "hourbell" schema'):
             await task.configure(connection=elsewhere).enqueue(1)
     await elsewhere.execute("create role nothing_granted login")
     try:

@@ -61,7 +61,7 @@ def test_the_first_screen_of_the_readme_runs_as_printed(folder: Path) -> None:
     with (folder / "up.log").open("w") as log:
         server = subprocess.Popen(up, cwd=folder, env=env, stdout=log, stderr=log)
     try:
-        until_said(folder / "up.log", "Ctrl-C drains and stops everything.", server)
+        until_said(folder / "up.log", "Press Ctrl-C to drain and stop everything.", server)
         ran = subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True)
         assert re.fullmatch(r"job_\w{13} reminded of cart 7\n", ran.stdout), ran.stderr
         answers = [
@@ -144,7 +144,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
             stderr=log,
         )
     try:
-        until_said(tmp_path / "worker.log", "is up: queues mail, 2 at a time.", worker)
+        until_said(tmp_path / "worker.log", "is up: queues mail, concurrency 2.", worker)
         connection = await asyncpg.connect(database)
         await connection.execute("select hourbell.enqueue('shop.slow')")
         deadline = time.monotonic() + 60
@@ -165,7 +165,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [
-        ("", "shop:app", "hourbell: shop:app is not an App: shop has no App."),
+        ("", "shop:app", "hourbell: shop:app is not an App. shop has no App."),
         ("from hourbell import App; app = App('shop')", "shop", "App 'shop' has no tasks"),
         ("1 / 0", "shop:app", "ZeroDivisionError: division by zero"),
         ("import nowhere", "shop:app", "ModuleNotFoundError: No module named 'nowhere'"),
@@ -173,7 +173,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
         ("", ":app", "hourbell: ':app' does not name a module. Name the app as module:variable"),
         ("", "./shop.py", "hourbell: './shop.py' does not name a module."),
         ("", "shop/tasks:app", "hourbell: 'shop/tasks:app' does not name a module."),
-        ("", "my-shop:app", "hourbell: my-shop:app is not an App: my-shop has no App."),
+        ("", "my-shop:app", "hourbell: my-shop:app is not an App. my-shop has no App."),
         (
             "from hourbell import App\nApp('a').task(queues='x')",
             "shop",

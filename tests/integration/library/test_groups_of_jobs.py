@@ -73,7 +73,9 @@ async def test_a_group_and_its_jobs_are_created_together_or_not_at_all(
         ):
             await group.get()
         assert await live(engine) == []
-        with pytest.raises(InvalidArguments, match=r"job_.* is a job of another tenant than then="):
+        with pytest.raises(
+            InvalidArguments, match=r"job_.* does not have the same tenant as then="
+        ):
             await app.group(calls, then=report.configure(tenant="acme").bind(1))
         with pytest.raises(InvalidArguments, match="timeout must be"):
             await app.group(calls, then=report.configure(timeout=100_000).bind(1))
@@ -92,7 +94,7 @@ async def test_a_group_and_its_jobs_are_created_together_or_not_at_all(
 
 async def test_what_the_last_job_cannot_have_is_refused(app: App) -> None:
     report = app.get_task("report")
-    with pytest.raises(ConfigurationError, match="neither unique_key= nor at="):
+    with pytest.raises(ConfigurationError, match="must not have unique_key= or at="):
         await app.group([], then=report.configure(unique_key="a").bind(1))
 
 

@@ -67,7 +67,7 @@ async def test_a_context_knows_its_run(app: App, engine: Engine) -> None:
         ("default", True, True, False, False),
         True,
     ]
-    with pytest.raises(LookupError, match="No task runs here"):
+    with pytest.raises(LookupError, match="No task is running here"):
         current()
 
 
@@ -198,7 +198,7 @@ async def test_state_and_lifespan_give_values_and_middleware_is_around_every_tas
     @app.task(name="mail", middleware=[inner])
     def mail(ctx: SyncContext, cart_id: int) -> str:
         ctx.get(Mailer).sent.append(cart_id)
-        with pytest.raises(LookupError, match="has no dict in its state"):
+        with pytest.raises(LookupError, match="state has no dict"):
             ctx.get(dict)
         return f"{ctx.get(str)} {ctx.get(Mailer).sent} {threading.current_thread().name}"
 
@@ -239,7 +239,7 @@ async def test_a_payload_that_does_not_fit_is_not_lost(app: App, engine: Engine)
             )
             return found
 
-        assert "does not fit the parameters of shop.mail" in str(await eventually(dead))
+        assert "does not match the parameters of shop.mail" in str(await eventually(dead))
 
 
 async def test_a_worker_takes_only_tasks_that_it_knows(

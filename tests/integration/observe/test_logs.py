@@ -70,7 +70,7 @@ def test_levels_in_a_file_change_while_the_process_runs(
 
 
 def test_a_file_that_cannot_be_read_is_named_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot be read from .*missing"):
+    with pytest.raises(ConfigurationError, match=r"Cannot read the log levels from .*missing"):
         configure_logs(f"@{tmp_path / 'missing'}")
 
 

@@ -76,7 +76,7 @@ async def test_a_job_that_was_cancelled_or_has_run_is_not_enqueued_any_more(
         await bell.assert_enqueued(remind, cart_id=7)
     lines = str(raised.value).splitlines()
     assert lines[0] == "Expected at least 1 enqueued: shop.remind with cart_id=7. Found 0."
-    assert lines[2] == "Ended, so not counted, of this task (2):"
+    assert lines[2] == "Ended (not counted) for this task (2):"
     assert "cart_id=7  CANCELLED" in lines[4]
 
 
@@ -93,9 +93,9 @@ async def test_a_failed_assertion_shows_what_there_is(
     assert str(raised.value) == (
         "Expected 2 enqueued: shop.remind with cart_id=8 at 2027-03-01T01:00:00Z ± 1 s. Found 0.\n"
         "The clock shows 2027-03-01T00:00:00Z.\n"
-        "Enqueued, of this task (1):\n"
+        "Enqueued for this task (1):\n"
         f"  {job.id}  cart_id=7  SCHEDULED at 2027-03-01T00:01:00Z  (different: cart_id, at)\n"
-        "Enqueued, of other tasks: shop.charge."
+        "Enqueued for other tasks: shop.charge."
     )
     with pytest.raises(AssertionError, match=r"Expected none enqueued: shop\.remind\. Found 1\."):
         await bell.refute_enqueued(remind)
@@ -105,11 +105,13 @@ async def test_a_failed_assertion_shows_what_there_is(
 async def test_an_assertion_that_could_never_fail_is_refused(
     bell: Bell, remind: Task[..., None], charge: Task[..., None]
 ) -> None:
-    with pytest.raises(Misuse, match=r"shop\.remind has no parameter cart; it has cart_id, lang"):
+    with pytest.raises(
+        Misuse, match=r"shop\.remind has no parameter cart\. Its parameters: cart_id, lang"
+    ):
         await bell.refute_enqueued(remind, cart=7)
     with pytest.raises(Misuse, match=r"no job can have cart_id='7'"):
         await bell.refute_enqueued(remind, cart_id="7")
-    with pytest.raises(Misuse, match=r"has a parameter at, and so has this assertion"):
+    with pytest.raises(Misuse, match=r"has a parameter at, and so does this assertion"):
         await bell.refute_enqueued(charge, at=MARCH)
     await bell.refute_enqueued(charge, args={"at": MARCH})
 

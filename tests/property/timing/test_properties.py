@@ -281,5 +281,5 @@ def test_the_ends_of_the_calendar_are_no_errors(rule: DrawnRule, zone: str, seco
 @quick
 @given(st.text("0123456789*/-,LW#? ", min_size=MAX_EXPRESSION_CHARS + 1))
 def test_a_longer_rule_is_refused_unread(rule: str) -> None:
-    with pytest.raises(InvalidRule, match="at most 256"):
+    with pytest.raises(InvalidRule, match="the maximum is 256"):
         canonical(rule)

@@ -72,7 +72,7 @@ def test_a_crontab(tmp_path: Path) -> None:
     assert "mailed to ops@example.com" in text
     assert "never matches" in text
     assert "not an entry: broken line" in text
-    assert "7 of 10 jobs carried over" in result.stderr
+    assert "Imported 7 of 10 jobs" in result.stderr
 
 
 def test_a_crontab_from_a_pipe() -> None:
@@ -93,7 +93,7 @@ def test_tz_in_a_crontab_reaches_the_command_and_does_not_move_the_schedule(tmp_
     report = jobs_of(result, tmp_path)["report"]
     assert report["schedule"] == {"cron": "0 9 * * *", "timezone": "Europe/Berlin"}
     assert report["action"]["payload"]["environment"] == {"TZ": "Asia/Tokyo"}
-    assert "line 2: TZ=Asia/Tokyo is a variable of the commands and does not" in unwrapped(result)
+    assert "line 2: TZ=Asia/Tokyo is a variable for the commands and does not" in unwrapped(result)
 
 
 def test_a_curl_command_sends_the_body_and_type_that_curl_sends(tmp_path: Path) -> None:
@@ -213,8 +213,8 @@ def test_celery_runs_on_days_that_match_both_day_fields(
         ("app.conf.timezone = settings.TZ", ["--timezone=Asia/Tokyo"], "Asia/Tokyo", None),
         ("timezone = 'Asia/Tokyo'", [], "Asia/Tokyo", None),
         ("timezone = 'Asia/Tokyo'", ["--timezone=Asia/Seoul"], "Asia/Seoul", None),
-        ("", [], None, "no timezone is set in this file"),
-        ("show(now, timezone=utc)", [], None, "no timezone is set in this file"),
+        ("", [], None, "this file sets no timezone"),
+        ("show(now, timezone=utc)", [], None, "this file sets no timezone"),
         ("timezone = 'Asia/Tokyo'\nDateTime(timezone=True)", [], "Asia/Tokyo", None),
     ],
 )
@@ -224,8 +224,8 @@ def test_a_computed_timezone_of_celery_has_to_be_given(
     text = f"{line}\nbeat_schedule = {{'a': {{'task': 't', 'schedule': crontab(hour=2)}}}}\n"
     result = written(text, tmp_path, "celery", *args)
     assert jobs_of(result, tmp_path)["a"]["schedule"].get("timezone") == zone
-    assert ("timezone is" in result.stdout) == (note is not None)
-    assert note is None or (note in unwrapped(result) and "--timezone" in result.stdout)
+    assert ("--timezone" in result.stdout) == (note is not None)
+    assert note is None or note in unwrapped(result)
 
 
 def test_celery_entries_that_are_added_later_are_read_or_noted(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ app.conf.beat_schedule["b"]["schedule"] = 21
     found = {name: job["schedule"]["every_seconds"] for name, job in jobs.items()}
     assert found == {"a": 11, "early": 5, "b": 20, "c": 30, "d": 40, "e": 50}
     for note in (
-        "line 4: is not carried over: sender.add_periodic_task(10.0, ping.s('hello'), name='ping')",
+        "line 4: not carried over: sender.add_periodic_task(10.0, ping.s('hello'), name='ping')",
         "line 7: beat_schedule is assigned again: the entries of line 6 are not carried over",
         "** entries are not carried over: MORE",
         "line 11: entries are computed and not carried over: EXTRA",
@@ -260,8 +260,8 @@ app.conf.beat_schedule["b"]["schedule"] = 21
 def test_a_celery_file_with_calls_only_has_a_note_for_each(tmp_path: Path) -> None:
     result = written("app.add_periodic_task(10.0, ping.s())\n", tmp_path, "celery")
     assert jobs_of(result, tmp_path) == {}
-    assert "line 1: is not carried over: app.add_periodic_task(10.0, ping.s())" in result.stdout
-    assert "contains no jobs that can be carried over. Read 2 notes" in result.stderr
+    assert "line 1: not carried over: app.add_periodic_task(10.0, ping.s())" in result.stdout
+    assert "contains no jobs that can be imported. See the 2 notes" in result.stderr
 
 
 def test_a_python_file_is_never_executed(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_eventbridge_schedules_and_rules(tmp_path: Path) -> None:
         "has a dead-letter queue",
         "every-five: is disabled",
         "the year 2026 is not carried over",
-        "rate(1 fortnight) is not a rate",
+        "cannot read the rate rate(1 fortnight)",
         "on-event reacts to events",
     ):
         assert note in unwrapped(result)
@@ -377,12 +377,12 @@ def test_amazon_counts_the_days_of_the_week_from_one(tmp_path: Path, days: str, 
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
-        ("celery", "def (", "it is not Python: line 1"),
+        ("celery", "def (", "it is not valid Python: line 1"),
         ("celery", "x = 1", "assigns no dictionary"),
         ("k8s", "a: 1", "contains no Kubernetes manifest"),
         ("eventbridge", "{}", "contains no schedule"),
         ("k8s", "a: [", "is not valid YAML"),
-        ("k8s --owner=:%", "a: [", "The owner ':%' must be"),
+        ("k8s --owner=:%", "a: [", "The owner ':%' is not valid"),
         ("crontab --timezone=Mars", "", "'Mars' is not a time zone"),
         ("celery --timezone=Mars", "", "'Mars' is not a time zone"),
     ],
@@ -439,7 +439,10 @@ def test_files_are_json_or_lines_of_json_or_yaml(tmp_path: Path, text: str, valu
     ("text", "says"),
     [
         ("a: 1\nX-Api-Key: {{secret:token}}", "not valid YAML: line 2, column 13: a key is an obj"),
-        ("spec:\n  schedule: {{ .Values.x }}", 'must be quoted, as in "{{secret:name}}"'),
+        (
+            "spec:\n  schedule: {{ .Values.x }}",
+            'quote a value that begins with {, as in "{{secret:name}}"',
+        ),
         ("[a, b]: c", "line 1, column 1: a key is an object or a list"),
         ('{\n\t"a": 1,\n\t"a": 2\n}', "neither valid JSON (the key 'a' appears twice) nor"),
         ('{"a": 1,\n "a": 2}', "valid YAML (line 2, column 2: the key 'a' appears twice)"),

@@ -66,7 +66,7 @@ def test_the_screen_has_the_state_of_the_cell() -> None:
     text = "\n".join(lines)
     assert "leader node-a, epoch 41 for 3 d, planned 61 s ahead" in lines[0]
     assert "14 workers, 1 lost in 1 h, 2,192 of 2,800 slots in use" in text
-    assert "started 60 (1.0 a minute)  succeeded 1  failed 1  dead 1  skipped 1" in text
+    assert "started 60 (1.0 per minute)  succeeded 1  failed 1  dead 1  skipped 1" in text
     assert "p50 4 ms  p95 31 ms  p99 5.0 s" in text
     assert "busiest minute 02:03:12Z (in 12 h), 12,400 due" in text
     assert "10,000+" in text

@@ -169,7 +169,7 @@ def test_an_error_page_of_a_proxy_is_a_problem_with_its_status() -> None:
 def test_a_server_that_is_not_hourbell_is_named_as_such(answer: Answer) -> None:
     error, requests, _ = play(READ, answer)
     assert isinstance(error, UnexpectedAnswer)
-    assert "does not answer like Hourbell" in error.message
+    assert "is not from Hourbell" in error.message
     assert len(requests) == 1
 
 

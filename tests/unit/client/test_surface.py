@@ -127,7 +127,7 @@ def test_problems_have_the_fields_of_their_schema() -> None:
     ],
 )
 def test_a_url_that_is_not_one_of_a_server_is_refused(url: str) -> None:
-    with pytest.raises(ClientError, match="is not the URL of a server"):
+    with pytest.raises(ClientError, match="is not a valid server URL"):
         SyncClient(url)
 
 

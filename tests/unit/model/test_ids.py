@@ -60,7 +60,7 @@ def test_any_other_text_is_nobodys_id(text: str):
 
 
 def test_the_kind_of_an_unknown_id_is_said():
-    with pytest.raises(UnknownId, match=r"'x' is not an execution id: such an id is exe_"):
+    with pytest.raises(UnknownId, match=r"'x' is not an execution id\. Such an id is exe_"):
         parse_execution_id("x")
 
 

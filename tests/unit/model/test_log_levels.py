@@ -21,7 +21,7 @@ def test_components_have_levels_of_their_own_beside_the_default() -> None:
         ("loud", "'loud' is not a log level"),
         ("worker=", "'' is not a log level"),
         ("wroker=debug", "Did you mean worker?"),
-        ("xyz=debug", "There are api, process"),
+        ("xyz=debug", "Use one of api, process"),
         ("info,debug", "two levels without a component"),
     ],
 )

@@ -612,8 +612,8 @@ def test_a_unit_in_common_is_no_likeness(key: str):
 @pytest.mark.parametrize(
     ("cron", "instead"),
     [
-        ("@every 5m", "give every_seconds: 300 instead of cron"),
-        ("rate(5 minutes)", "give every_seconds: 300 instead of cron"),
+        ("@every 5m", "use every_seconds: 300 instead of cron"),
+        ("rate(5 minutes)", "use every_seconds: 300 instead of cron"),
         ("cron(0 12 * * ? *)", "write 0 12 * * *"),
     ],
 )

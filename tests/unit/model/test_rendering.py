@@ -51,7 +51,7 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
         "status": "SCHEDULED",
         "version": 1,
         "next_run_at": "2026-04-08T02:00:00+05:30",
-        "schedule_words": "Every day at 02:00 in Asia/Kolkata. From 2026-04-07T00:00:00Z on.",
+        "schedule_words": "Every day at 02:00 in Asia/Kolkata. From 2026-04-07T00:00:00Z.",
         "tenant_id": "seller-platform",
         "name": "report",
         "type": "RECURRING",

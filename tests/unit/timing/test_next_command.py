@@ -86,7 +86,7 @@ def test_h_without_a_job_is_shown_for_an_example_and_says_so() -> None:
     result = run("H 2 * * *", "--from", "2027-01-01T00:00:00Z", "--count", "1", "--output", "json")
     assert result.exit_code == 0
     rule = resolve_hash("H 2 * * *", 0)
-    assert f"in this example the rule is {rule}" in result.stderr
+    assert f"with an example id the rule is {rule}" in result.stderr
     assert len(json.loads(result.stdout)) == 1
 
 

@@ -1,4 +1,4 @@
-// Calls of the API: one place for errors, idempotency keys and the clock of the server.
+// API calls: one place for errors, idempotency keys and the server's clock.
 import { exactJson } from "../lib/json";
 
 export interface FieldError {
@@ -7,7 +7,7 @@ export interface FieldError {
   message: string;
 }
 
-/** An answer other than 2xx, or none at all (status 0). */
+/** A response other than 2xx, or none at all (status 0). */
 export class ApiProblem extends Error {
   constructor(
     readonly status: number,
@@ -42,7 +42,7 @@ export interface Answer<T> {
 const TOLERATED_MS = 1000;
 let offsetMs = 0;
 
-/** The time of the server; the clock of this machine may be wrong. */
+/** The server's time; the clock of this machine may be wrong. */
 export function now(): number {
   return Date.now() + offsetMs;
 }
@@ -54,7 +54,7 @@ export function clockOffset(): number {
 function noteDate(header: string | null, asked: number): void {
   const at = header ? Date.parse(header) : NaN;
   if (Number.isNaN(at)) return;
-  // The server wrote it, in whole seconds, at some time since the request was sent: only what lies outside is a difference.
+  // The server wrote it, in whole seconds, at some time since the request was sent: only what lies outside that span is a real difference.
   const [early, late] = [asked - (at + 1000), at - Date.now()];
   offsetMs = early > TOLERATED_MS ? -early : late > TOLERATED_MS ? late : 0;
 }
@@ -98,7 +98,7 @@ export async function call<T>(method: string, path: string, options: Call = {}):
     text = await response.text();
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiProblem(0, "No answer", "The server does not answer. It may be restarting, or the network is down.", "no_answer");
+    throw new ApiProblem(0, "No response", "The server does not respond. It may be restarting, or the network may be down.", "no_answer");
   }
   noteDate(response.headers.get("Date"), asked);
   if (!response.ok) throw problemOf(response, text);
@@ -124,7 +124,7 @@ function problemOf(response: Response, text: string): ApiProblem {
       retry,
     );
   } catch {
-    return new ApiProblem(response.status, `Status ${response.status}`, "The answer is not of Hourbell: a proxy may be in between.", "unknown", [], retry);
+    return new ApiProblem(response.status, `Status ${response.status}`, "The response is not from Hourbell. A proxy may be in between.", "unknown", [], retry);
   }
 }
 

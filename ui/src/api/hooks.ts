@@ -14,16 +14,16 @@ interface ReadOptions {
   everySeconds?: number; // while nothing announces changes
   hold?: boolean; // keep what is shown: rows are selected, or a dialog is open
   exact?: boolean;
-  keep?: boolean; // show the previous answer while another one loads
+  keep?: boolean; // show the previous response while the next one loads
 }
 
-/** Read a path of the API; the answer is refreshed while the page is live. */
+/** Read a path of the API; the response is refreshed while the page is live. */
 export function useApi<T>(path: string, query?: Query, options: ReadOptions = {}): Read<T> {
   const { live } = useSettings();
   const stream = useStream();
   const seconds = options.everySeconds ?? (stream === "open" ? 30 : 10);
   return useQuery<T, ApiProblem>({
-    // An exact answer holds values of another kind, so it is never shared with one that is not.
+    // An exact response contains values of another type, so it is never shared with one that is not.
     queryKey: options.exact ? [path, query ?? {}, "exact"] : [path, query ?? {}],
     queryFn: ({ signal }) => get<T>(path, query, { signal, exact: options.exact }),
     meta: { hold: options.hold ?? false },
@@ -34,7 +34,7 @@ export function useApi<T>(path: string, query?: Query, options: ReadOptions = {}
   });
 }
 
-/** Whether a failed read is worth a repeat without a person asking for it. */
+/** Whether a failed read is worth retrying automatically. */
 export function worthRepeating(count: number, error: unknown): boolean {
   return error instanceof ApiProblem && (error.status === 0 || error.status >= 500) && count < 2;
 }
@@ -47,7 +47,7 @@ export interface Acting {
   reset: () => void;
 }
 
-/** A write. Its idempotency key lasts until it has succeeded: a repeat after a lost answer does nothing twice. */
+/** A write. Its idempotency key is kept until it has succeeded, so a repeat after a lost response does nothing twice. */
 export function useAct(): Acting {
   const client = useQueryClient();
   const key = useRef<{ what: string; key: string } | null>(null);
@@ -85,7 +85,7 @@ export function useMe(): Me | null {
   return useContext(MeContext);
 }
 
-/** Whether the caller may do this: an operation id of the OpenAPI document. */
+/** Whether the caller may do this; takes an operation id from the OpenAPI document. */
 export function useCan(): (operation: string) => boolean {
   const me = useMe();
   return useCallback((operation) => me?.operations.includes(operation) ?? false, [me]);
@@ -105,7 +105,7 @@ function tickerOf(ms: number): Ticker {
   return found;
 }
 
-/** Renders again every so many milliseconds; one timer for all parts of the page. */
+/** Rerenders at this interval in milliseconds; one timer for all parts of the page. */
 export function useTick(ms = 1000): number {
   const subscribe = useCallback(
     (listener: () => void) => {
@@ -127,7 +127,7 @@ export function useTick(ms = 1000): number {
   return useSyncExternalStore(subscribe, () => tickerOf(ms).count);
 }
 
-/** A value that changes only when it has not changed for a while. */
+/** A debounced value. */
 export function useSettled<T>(value: T, ms = 250): T {
   const [settled, setSettled] = useState(value);
   useEffect(() => {

@@ -185,7 +185,7 @@ export interface components {
             max_runs?: number | null;
         };
         IntervalSchedule: {
-            /** @description Elapsed time since starts_at, or since creation. */
+            /** @description Elapsed time, counted from starts_at or else from creation. */
             every_seconds: number;
             timezone?: string | null;
             jitter_seconds?: number | null;
@@ -195,7 +195,7 @@ export interface components {
             max_runs?: number | null;
         };
         InstantSchedule: {
-            /** @description An instant, or without an offset a wall time of `timezone`, which is then required. A time in the past means now. */
+            /** @description An instant; or, without an offset, a wall time in `timezone`, which is then required. A time in the past means now. */
             at: string | unknown | unknown;
             timezone?: string | null;
         };
@@ -264,12 +264,12 @@ export interface components {
         Backfill: {
             /**
              * Format: date-time
-             * @description No run for an occurrence at or before this.
+             * @description Start of the range, exclusive.
              */
             after: string;
             /**
              * Format: date-time
-             * @description No run for an occurrence after this; not in the future.
+             * @description End of the range, inclusive; must not be in the future.
              */
             through: string;
         };
@@ -317,7 +317,7 @@ export interface components {
         };
         OperationPreviewRequest: {
             /**
-             * @description `pause` and `resume` concern jobs, `replay` and `purge` dead letters.
+             * @description `pause` and `resume` apply to jobs, `replay` and `purge` to dead letters.
              * @enum {unknown}
              */
             act: "pause" | "resume" | "replay" | "purge";
@@ -337,7 +337,7 @@ export interface components {
         };
         NewOperation: {
             /**
-             * @description `pause` and `resume` concern jobs, `replay` and `purge` dead letters.
+             * @description `pause` and `resume` apply to jobs, `replay` and `purge` to dead letters.
              * @enum {unknown}
              */
             act: "pause" | "resume" | "replay" | "purge";
@@ -388,7 +388,7 @@ export interface components {
         };
         NewMonitor: {
             job_id: string;
-            /** @description After the expected occurrence. */
+            /** @description How long after the expected occurrence the job may succeed. */
             grace_seconds: number;
             url: string;
             headers?: {
@@ -415,7 +415,7 @@ export interface components {
             api_key: string;
         };
         NewCalendar: {
-            /** @description In the time zone of each schedule that excludes them. */
+            /** @description Dates, in the time zone of each schedule that excludes them. */
             dates: string[];
             tenant_id?: string | null;
         };
@@ -441,7 +441,7 @@ export interface components {
         Claim: {
             /** @description A name chosen by the worker. */
             worker_id: string;
-            /** @description Most executions to claim; may return fewer. */
+            /** @description Maximum number of executions to claim; fewer may be returned. */
             capacity: number;
             queues?: string[] | null;
             tasks?: string[] | null;
@@ -452,7 +452,7 @@ export interface components {
         Heartbeat: {
             session_token: string;
             worker_id?: string | null;
-            /** @description All executions that the worker holds. */
+            /** @description All executions that the worker currently holds. */
             execution_ids: string[];
             claim_number?: number | null;
         };
@@ -504,7 +504,7 @@ export interface components {
             worker_id?: string | null;
             /** @description The fence token from the claim. */
             fence_token: number;
-            /** @description Any JSON value but null, of up to 65536 bytes. */
+            /** @description Any JSON value except null, of up to 65536 bytes. */
             checkpoint: unknown;
         };
         Release: {
@@ -546,18 +546,18 @@ export interface components {
             schedule: {
                 /** Format: date-time */
                 at: string;
-                /** @description An IANA name. */
+                /** @description An IANA time zone name. */
                 timezone: string;
             } | {
                 /** @description Five fields, six with leading seconds, or a macro such as @daily. */
                 cron: string;
-                /** @description An IANA name. */
+                /** @description An IANA time zone name. */
                 timezone: string;
                 /** @enum {unknown} */
                 dst_gap: "run_after" | "skip";
                 /** @enum {unknown} */
                 dst_overlap: "once" | "twice";
-                /** @description Delays every run of the job by a fixed time of up to so many seconds, which is derived from the id of the job. Not for CRITICAL jobs. */
+                /** @description Delays every run of the job by the same time of up to this many seconds, derived from the job id. Not allowed for CRITICAL jobs. */
                 jitter_seconds: number;
                 /** @description Calendars of the tenant. Runs on their dates, in the time zone, are SKIPPED. */
                 exclude: string[];
@@ -565,11 +565,11 @@ export interface components {
                 ends_at: string | null;
                 max_runs: number | null;
             } | {
-                /** @description Elapsed time since starts_at, or since creation. */
+                /** @description Elapsed time, counted from starts_at or else from creation. */
                 every_seconds: number;
-                /** @description An IANA name. */
+                /** @description An IANA time zone name. */
                 timezone: string;
-                /** @description Delays every run of the job by a fixed time of up to so many seconds, which is derived from the id of the job. Not for CRITICAL jobs. */
+                /** @description Delays every run of the job by the same time of up to this many seconds, derived from the job id. Not allowed for CRITICAL jobs. */
                 jitter_seconds: number;
                 /** @description Calendars of the tenant. Runs on their dates, in the time zone, are SKIPPED. */
                 exclude: string[];
@@ -589,7 +589,7 @@ export interface components {
                 };
                 /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is filled in; any other {{ is rejected unless literal is true. */
                 body: unknown;
-                /** @description The name of a secret, used instead of `webhook-signing`. */
+                /** @description The name of the secret to sign with, instead of `webhook-signing`. */
                 signing_secret?: string;
                 /** @description The body is sent verbatim, including any {{; no secret is filled in. */
                 literal?: boolean;
@@ -619,7 +619,7 @@ export interface components {
                 /** @description One delay per retry; replaces max_retries, backoff, initial_delay_seconds and max_delay_seconds. */
                 delays_seconds?: number[];
             };
-            /** @description Per attempt. */
+            /** @description Timeout of one attempt. */
             timeout_seconds: number;
             /** @enum {unknown} */
             delivery: "at_least_once" | "at_most_once";
@@ -651,9 +651,9 @@ export interface components {
             }[];
             /** @enum {unknown} */
             misfire_policy?: "skip" | "latest" | "all";
-            /** @description For the misfire policy `all`. */
+            /** @description Applies to the misfire policy `all`. */
             catch_up_window_seconds?: number;
-            /** @description For the misfire policy `all`. */
+            /** @description Applies to the misfire policy `all`. */
             catch_up_limit?: number;
             /** @enum {unknown} */
             overlap_policy?: "allow" | "forbid" | "replace" | "queue_one";
@@ -661,25 +661,25 @@ export interface components {
             created_at: string;
             /** Format: date-time */
             updated_at: string;
-            /** @description When it runs, in plain English. */
+            /** @description When the job runs, in plain English. */
             schedule_words: string;
             /** @description Input that was accepted but is probably not intended. */
             warnings: {
-                /** @description The field concerned. */
+                /** @description The path of the field. */
                 path: string;
                 /** @enum {unknown} */
                 code: "seconds_first";
                 message: string;
             }[];
             paused: {
-                /** @description Who paused it. */
+                /** @description Who paused the job. */
                 by: string;
                 /** Format: date-time */
                 at: string;
                 reason: string | null;
                 until: string | null;
             } | null;
-            /** @description Its latest executions, newest first; only if the request asks for them. */
+            /** @description The latest executions, newest first; only if requested. */
             last_outcomes?: {
                 execution_id: string;
                 /** Format: date-time */
@@ -704,7 +704,7 @@ export interface components {
             }[];
             /** @description Input that was accepted but is probably not intended. */
             warnings: {
-                /** @description The field concerned. */
+                /** @description The path of the field. */
                 path: string;
                 /** @enum {unknown} */
                 code: "seconds_first";
@@ -726,7 +726,7 @@ export interface components {
                 utc: string;
                 note: string | null;
             }[];
-            /** @description The clock changes of the time zone within 13 months. */
+            /** @description The clock changes in the time zone within 13 months. */
             clock_changes: {
                 /**
                  * Format: date-time
@@ -735,9 +735,9 @@ export interface components {
                 at: string;
                 /** @enum {unknown} */
                 kind: "forward" | "back";
-                /** @description How far the clocks go forward; negative: back. */
+                /** @description How far the clocks move forward; negative: back. */
                 shift_seconds: number;
-                /** @description Whether the change makes a difference to this schedule. */
+                /** @description Whether the change affects this schedule. */
                 affected: boolean;
                 /** @description What happens to the schedule. */
                 note: string;
@@ -754,7 +754,7 @@ export interface components {
                 }[];
             }[];
             hints: {
-                /** @description The field concerned. */
+                /** @description The path of the field. */
                 path: string;
                 /** @enum {unknown} */
                 code: "full_hour" | "hash_example" | "seconds_first";
@@ -768,11 +768,11 @@ export interface components {
             job_id: string | null;
             /** @description Who made the change. */
             actor: string;
-            /** @description What was done. */
+            /** @description What was changed, such as create or pause. */
             operation: string;
-            /** @description The document of the job, with its status where that may change, or the request, or the settings. Null: none exists. */
+            /** @description The document of the job, with its status if that may change; or the request; or the settings. Null: none exists. */
             from: unknown;
-            /** @description The document of the job, with its status where that may change, or the request, or the settings. Null: none exists. */
+            /** @description The document of the job, with its status if that may change; or the request; or the settings. Null: none exists. */
             to: unknown;
         };
         AuditPage: {
@@ -786,7 +786,7 @@ export interface components {
             tenant_id: string;
             queue: string | null;
             /**
-             * @description Why it exists. Once replayed, an execution has the origin replay, whatever it was before.
+             * @description Why the execution exists. Once replayed, its origin is replay, whatever it was before.
              * @enum {unknown}
              */
             origin: "schedule" | "run_now" | "backfill" | "notification" | "replay";
@@ -888,21 +888,21 @@ export interface components {
                 kind: string | null;
                 action: string | null;
                 error: string | null;
-                /** @description The newest one. */
+                /** @description The newest execution. */
                 execution_id: string;
                 /** Format: date-time */
                 first_died_at: string;
                 /** Format: date-time */
                 last_died_at: string;
-                /** @description How many jobs are concerned. */
+                /** @description How many jobs are affected. */
                 jobs: number;
                 /** @description Some of the tenants. */
                 tenants: string[];
             }[];
-            /** @description The number of dead letters that were examined. */
+            /** @description How many dead letters were examined. */
             looked_at: number;
             looked_back_to: string | null;
-            /** @description Whether all dead letters that match were examined. */
+            /** @description Whether all matching dead letters were examined. */
             complete: boolean;
         };
         Replayed: {
@@ -915,7 +915,7 @@ export interface components {
         Operation: {
             operation_id: string;
             /**
-             * @description `pause` and `resume` concern jobs, `replay` and `purge` dead letters.
+             * @description `pause` and `resume` apply to jobs, `replay` and `purge` to dead letters.
              * @enum {unknown}
              */
             act: "pause" | "resume" | "replay" | "purge";
@@ -930,12 +930,12 @@ export interface components {
             created_at: string;
             /** @enum {unknown} */
             state: "RUNNING" | "STOPPED" | "DONE" | "FAILED";
-            /** @description What was selected when it was created. */
+            /** @description How many items were selected when it was created. */
             total: number;
             /** @description Counting stopped at `total`. */
             total_at_least: boolean;
             done: number;
-            /** @description Selected, but left as they are. */
+            /** @description How many selected items were not changed. */
             left: number;
             left_reasons: {
                 /** @enum {unknown} */
@@ -953,7 +953,7 @@ export interface components {
         };
         OperationPreview: {
             /**
-             * @description `pause` and `resume` concern jobs, `replay` and `purge` dead letters.
+             * @description `pause` and `resume` apply to jobs, `replay` and `purge` to dead letters.
              * @enum {unknown}
              */
             act: "pause" | "resume" | "replay" | "purge";
@@ -962,18 +962,18 @@ export interface components {
             total: number;
             /** @description There may be more. */
             at_least: boolean;
-            /** @description The act and what it concerns, in plain English. */
+            /** @description The operation and what it applies to, in plain English. */
             words: string;
         };
         BulkPaused: {
             paused: number;
-            /** @description Selected, but left as they are: one-time jobs that are queued or running, and jobs that other requests were changing. */
+            /** @description Selected but not changed: one-time jobs that are queued or running, and jobs that other requests were changing. */
             left: number;
             next_page_token: string | null;
         };
         BulkResumed: {
             resumed: number;
-            /** @description Selected, but left as they are: one-time jobs that are queued or running, and jobs that other requests were changing. */
+            /** @description Selected but not changed: one-time jobs that are queued or running, and jobs that other requests were changing. */
             left: number;
             next_page_token: string | null;
         };
@@ -993,14 +993,14 @@ export interface components {
             ledger_days: number | null;
             dead_letter_days: number | null;
             audit_days: number | null;
-            /** @description Current counts. Null in lists, unless asked for. */
+            /** @description Current counts. Null in lists unless requested. */
             counts: {
                 jobs: number;
                 running: number;
                 waiting: number;
                 parked: number;
                 not_planned: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
+                /** @description Which counts are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: ("jobs" | "running" | "waiting" | "parked" | "not_planned")[];
             } | null;
             starts: number | null;
@@ -1033,13 +1033,13 @@ export interface components {
                 /** @description One delay per retry; replaces max_retries, backoff, initial_delay_seconds and max_delay_seconds. */
                 delays_seconds?: number[];
             } | null;
-            /** @description Current counts. Null in lists, unless asked for. */
+            /** @description Current counts. Null in lists unless requested. */
             counts: {
                 ready: number;
                 running: number;
                 parked: number;
                 workers: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
+                /** @description Which counts are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: ("ready" | "running" | "parked" | "workers")[];
             } | null;
         };
@@ -1054,10 +1054,10 @@ export interface components {
                 per_second: number;
                 burst: number;
             } | null;
-            /** @description Current counts. Null in lists, unless asked for. */
+            /** @description Current counts. Null in lists unless requested. */
             counts: {
                 parked: number;
-                /** @description Counts that are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
+                /** @description Which counts are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: "parked"[];
             } | null;
         };
@@ -1077,7 +1077,7 @@ export interface components {
             complete_until: string;
             /** @description Some jobs were too numerous to count; their number at the last run was used. */
             estimated: boolean;
-            /** @description Only minutes in which executions are due. */
+            /** @description Only minutes with executions due. */
             minutes: {
                 /**
                  * Format: date-time
@@ -1086,16 +1086,16 @@ export interface components {
                 at: string;
                 executions: number;
             }[];
-            /** @description Jobs with the same rule, which are due at the same moments: those with the most executions at a moment. */
+            /** @description Groups of jobs with the same rule, which are due at the same moments: those with the most executions at one moment. */
             herds: {
                 /**
                  * Format: date-time
                  * @description The moment with the most executions.
                  */
                 at: string;
-                /** @description At that moment. */
+                /** @description Executions due at that moment. */
                 executions: number;
-                /** @description How often the rule is due within the hours. */
+                /** @description How often the rule is due within the forecast. */
                 occurrences: number;
                 rule: string;
                 timezone: string;
@@ -1105,7 +1105,7 @@ export interface components {
                 /** @description Some of the tenants. */
                 tenants: string[];
             }[];
-            /** @description How many executions of herds are due at exactly that moment: the 3,000 largest moments, in the order of time. */
+            /** @description How many executions of herds are due at exactly this moment: the 3,000 largest moments, in order of time. */
             herd_moments: {
                 /**
                  * Format: date-time
@@ -1114,7 +1114,7 @@ export interface components {
                 at: string;
                 executions: number;
             }[];
-            /** @description The number of executions in the busiest of the recent minutes: a lower bound of what can be done. */
+            /** @description The number of executions in the busiest recent minute: a lower bound on capacity. */
             capacity_per_minute: {
                 executions: number | null;
                 reason: string | null;
@@ -1139,7 +1139,7 @@ export interface components {
                 tenant_id: string;
                 execution_id: string | null;
             }[];
-            /** @description There may be others. */
+            /** @description There may be more. */
             more: boolean;
         };
         Overview: {
@@ -1150,11 +1150,11 @@ export interface components {
             tenant_id: string | null;
             bucket_seconds: number;
             complete_until: string | null;
-            /** @description Oldest first, without gaps; the last one is not over. */
+            /** @description Oldest first, without gaps; the last one is incomplete. */
             series: {
                 /** Format: date-time */
                 at: string;
-                /** @description Attempts, by their start. */
+                /** @description Attempts, by start time. */
                 started: number;
                 succeeded: number | null;
                 failed: number | null;
@@ -1162,7 +1162,7 @@ export interface components {
                 skipped: number | null;
                 cancelled: number | null;
                 superseded: number | null;
-                /** @description Of the executions that ended in this time. Null: none. */
+                /** @description Lateness of the executions that ended in this time. Null: none ended. */
                 lateness_ms: {
                     /** @description Milliseconds. */
                     p50: number;
@@ -1173,7 +1173,7 @@ export interface components {
                 } | null;
             }[];
             totals: {
-                /** @description Attempts, by their start. */
+                /** @description Attempts, by start time. */
                 started: number;
                 succeeded: number | null;
                 failed: number | null;
@@ -1182,9 +1182,9 @@ export interface components {
                 cancelled: number | null;
                 superseded: number | null;
             };
-            /** @description On average over the window. */
+            /** @description Average over the window. */
             started_per_minute: number;
-            /** @description Of the executions that ended in this time. Null: none. */
+            /** @description Lateness of the executions that ended in this time. Null: none ended. */
             lateness_ms: {
                 /** @description Milliseconds. */
                 p50: number;
@@ -1193,7 +1193,7 @@ export interface components {
                 /** @description Milliseconds. */
                 p99: number;
             } | null;
-            /** @description Lateness was taken from a random part of the executions. */
+            /** @description Lateness was computed from a random sample of the executions. */
             sampled: boolean;
             depth: {
                 /** @enum {unknown} */
@@ -1222,10 +1222,10 @@ export interface components {
                 clock_drift_ms: number | null;
                 /**
                  * Format: date-time
-                 * @description Every occurrence before this is planned.
+                 * @description Every occurrence before this has been planned.
                  */
                 planned_until: string;
-                /** @description How far that is behind the horizon. */
+                /** @description How far planned_until is behind the horizon. */
                 planner_lag_seconds: number;
                 changes_in_1h: number;
                 changes_in_24h: number;
@@ -1241,7 +1241,7 @@ export interface components {
                 reason: "overlap" | "replaced" | "start_deadline" | "calendar" | "misfire" | "max_runs" | "deadline" | "retries_exhausted" | "non_retryable" | "snoozed" | "lost" | "crashed" | "cancelled" | "updated" | "paused" | "deleted";
                 count: number;
             }[];
-            /** @description The worst first. */
+            /** @description Worst first. */
             attention: {
                 /** @description Stable, for programs. */
                 code: string;
@@ -1281,7 +1281,7 @@ export interface components {
             session_id: string;
             worker_id: string | null;
             /**
-             * @description expired: its lease is over. lost: the leader has returned what it ran. stopped: it has closed its session.
+             * @description expired: its lease has run out. lost: the leader has returned its executions. stopped: it closed its session.
              * @enum {unknown}
              */
             state: "alive" | "expired" | "lost" | "stopped";
@@ -1290,7 +1290,7 @@ export interface components {
             slots: number | null;
             running: number | null;
             at_least: "running"[];
-            /** @description It runs suspects, one by one. */
+            /** @description It runs suspects, one at a time. */
             quarantine: boolean;
             started_at: string | null;
             renewed_at: string | null;
@@ -1306,7 +1306,7 @@ export interface components {
             session_id: string;
             worker_id: string | null;
             /**
-             * @description expired: its lease is over. lost: the leader has returned what it ran. stopped: it has closed its session.
+             * @description expired: its lease has run out. lost: the leader has returned its executions. stopped: it closed its session.
              * @enum {unknown}
              */
             state: "alive" | "expired" | "lost" | "stopped";
@@ -1315,7 +1315,7 @@ export interface components {
             slots: number | null;
             running: number | null;
             at_least: "running"[];
-            /** @description It runs suspects, one by one. */
+            /** @description It runs suspects, one at a time. */
             quarantine: boolean;
             started_at: string | null;
             renewed_at: string | null;
@@ -1341,7 +1341,7 @@ export interface components {
                 name: string;
                 roles: string[];
                 leads: boolean;
-                /** @description It was seen within a minute. */
+                /** @description It was seen within the last minute. */
                 alive: boolean;
                 version: string;
                 tzdata: string;
@@ -1350,7 +1350,7 @@ export interface components {
                 /** Format: date-time */
                 seen_at: string;
                 clock_drift_ms: number | null;
-                /** @description To the database. */
+                /** @description Connections to the database. */
                 connections: {
                     in_use: number;
                     size: number;
@@ -1364,16 +1364,16 @@ export interface components {
                 tenant_id: string | null;
                 node_id: string | null;
                 node: string | null;
-                /** @description In a row. */
+                /** @description Consecutive failures. */
                 failures: number;
                 /**
                  * Format: date-time
-                 * @description Of the first of these failures.
+                 * @description When the first of these failures happened.
                  */
                 since: string;
                 /**
                  * Format: date-time
-                 * @description Then one request probes.
+                 * @description When the next request is let through as a probe.
                  */
                 open_until: string;
             }[];
@@ -1382,7 +1382,7 @@ export interface components {
             monitor_id: string;
             job_id: string;
             tenant_id: string;
-            /** @description After the expected occurrence. */
+            /** @description How long after the expected occurrence the job may succeed. */
             grace_seconds: number;
             url: string;
             /** @description A literal credential is shown as `[masked; use {{secret:name}} instead]`; sending that back keeps the stored value. */
@@ -1431,7 +1431,7 @@ export interface components {
                 at: string | null;
             } | null;
             paused: {
-                /** @description Who paused it. */
+                /** @description Who paused the job. */
                 by: string;
                 /** Format: date-time */
                 at: string;
@@ -1445,7 +1445,7 @@ export interface components {
                 /** @enum {unknown} */
                 status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "FAILED" | "RETRYING" | "SUCCEEDED" | "DEAD" | "CANCELLED" | "SUPERSEDED" | "SKIPPED";
                 reason: ("overlap" | "replaced" | "start_deadline" | "calendar" | "misfire" | "max_runs" | "deadline" | "retries_exhausted" | "non_retryable" | "snoozed" | "lost" | "crashed" | "cancelled" | "updated" | "paused" | "deleted") | null;
-                /** @description As that of an explanation. */
+                /** @description A code, as in an explanation. */
                 code: string;
                 message: string;
             } | null;
@@ -1482,19 +1482,19 @@ export interface components {
         };
         Me: {
             key_id: string | null;
-            /** @description Of the key. */
+            /** @description The name of the key. */
             name: string;
             /** @enum {unknown} */
             role: "admin" | "operator" | "producer" | "viewer" | "worker";
             tenant_id: string | null;
-            /** @description Of the server. */
+            /** @description The version of the server. */
             version: string;
-            /** @description False: no key exists, and this machine may do everything. */
+            /** @description False: no key exists, and callers on this machine may do everything. */
             requires_keys: boolean;
             /** @enum {unknown} */
             authenticated_by: "nothing" | "key" | "session";
             session_expires_at: string | null;
-            /** @description The operation ids that the caller may call. */
+            /** @description The ids of the operations that the caller may call. */
             operations: string[];
         };
         SignedOut: {
@@ -1535,7 +1535,7 @@ export interface components {
             };
             task: string | null;
             members: number;
-            /** @description How many members are known to have ended, by their fate. */
+            /** @description How many members are known to have ended, by fate. */
             ended: {
                 SUCCEEDED: number;
                 DEAD: number;
@@ -1553,7 +1553,7 @@ export interface components {
         Calendar: {
             name: string;
             tenant_id: string;
-            /** @description In the time zone of each schedule that excludes them. */
+            /** @description Dates, in the time zone of each schedule that excludes them. */
             dates: string[];
             /** Format: date-time */
             created_at: string;
@@ -1573,7 +1573,7 @@ export interface components {
                 execution_id: string;
                 job_id: string;
                 tenant_id: string;
-                /** @description Name of the job. */
+                /** @description The name of the job. */
                 name: string;
                 attempt: number;
                 /** @description The fence token from the claim. */
@@ -1583,10 +1583,10 @@ export interface components {
                  * @description The nominal time.
                  */
                 scheduled_for: string;
-                /** @description Stop it after this, and report FAILED. */
+                /** @description Stop the work after this and report FAILED. */
                 timeout_seconds: number;
                 deadline_in_seconds: number | null;
-                /** @description Stored by an earlier run of the execution; null: there is none. */
+                /** @description Stored by an earlier run of the execution; null if there is none. */
                 checkpoint: unknown;
                 traceparent: string | null;
                 action: {
@@ -1600,7 +1600,7 @@ export interface components {
                     };
                     /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is filled in; any other {{ is rejected unless literal is true. */
                     body: unknown;
-                    /** @description The name of a secret, used instead of `webhook-signing`. */
+                    /** @description The name of the secret to sign with, instead of `webhook-signing`. */
                     signing_secret?: string;
                     /** @description The body is sent verbatim, including any {{; no secret is filled in. */
                     literal?: boolean;

@@ -1,4 +1,4 @@
-// The answers of the API that the pages read, generated from its OpenAPI document by `scripts/ui types`.
+// The API responses that the pages read, generated from its OpenAPI document by `scripts/ui types`.
 import type { components } from "./schema";
 
 type S = components["schemas"];
@@ -8,7 +8,7 @@ export interface Page<T> {
   next_page_token: string | null;
 }
 
-/** Schedules and actions are of several kinds; the pages ask which fields there are. */
+/** Schedules and actions come in several kinds; the pages check which fields are present. */
 export interface Schedule {
   cron?: string;
   every_seconds?: number;

@@ -1,4 +1,4 @@
-// Between the choices of the form and a cron rule. What a rule means is told by the server.
+// Converts between the choices in the form and a cron rule. The server explains what a rule means.
 
 export type Kind = "daily" | "weekly" | "monthly" | "every" | "once" | "cron";
 
@@ -17,7 +17,7 @@ export const WHEN: When = { kind: "daily", time: "02:30", days: ["1"], day: "1",
 
 export const UNIT_SECONDS = { seconds: 1, minutes: 60, hours: 3600, days: 86_400 };
 
-/** The cron rule of the choices; null: they have none. */
+/** The cron rule for the choices; null if they do not make one. */
 export function cronOf(when: When): string | null {
   const [hour, minute] = when.time.split(":").map(Number);
   const time = `${minute ?? 0} ${hour ?? 0}`;
@@ -34,7 +34,7 @@ export function cronOf(when: When): string | null {
   return null;
 }
 
-/** The choices that write this rule; a rule that they cannot write opens as it is. */
+/** The choices that produce this rule; any other rule is shown as text. */
 export function whenOf(schedule: { cron?: string; every_seconds?: number; at?: string }): When {
   if (schedule.every_seconds !== undefined) {
     const units = ["days", "hours", "minutes", "seconds"] as const;

@@ -1,7 +1,7 @@
 // Rows as comma-separated values (RFC 4180).
 import { ExactNumber, pretty } from "./json";
 
-/** One line for each row, and a first line with the names of all fields. Objects and lists are JSON. */
+/** A header line with all field names, then one line per row. Objects and lists are JSON. */
 export function csvOf(rows: Record<string, unknown>[]): string {
   const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
   const lines = [names.map(quoted), ...rows.map((row) => names.map((name) => cell(row[name])))];
@@ -15,7 +15,7 @@ function cell(value: unknown): string {
 }
 
 function quoted(text: string): string {
-  // A spreadsheet would compute a text that begins like a formula.
+  // A spreadsheet would evaluate text that begins like a formula.
   const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

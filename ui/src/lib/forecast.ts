@@ -1,4 +1,4 @@
-// The forecast as rows of hours, and what jitter would do to herds. Pure functions.
+// The forecast as hourly rows, and the effect of jitter on herds. Pure functions.
 import { partsOf, zoneName } from "./time";
 
 export interface Minute {
@@ -16,7 +16,7 @@ export interface Row {
 
 const MINUTE = 60_000;
 
-/** One row for each hour of the clock: an hour that happens twice has two rows. */
+/** One row per clock hour; an hour that happens twice gets two rows. */
 export function hourRows(minutes: Minute[], from: number, to: number, complete: number, zone: string): Row[] {
   const counts = new Map(minutes.map((minute) => [Math.floor(Date.parse(minute.at) / MINUTE), minute.executions]));
   const rows: Row[] = [];
@@ -52,8 +52,8 @@ export interface Load {
 }
 
 /**
- * The load if each herd, at each moment at which it is due, were spread evenly over `jitter` seconds. Runs that belong to no herd stay in their minute. The wait
- * is that of a queue which serves capacity / 60 in a second.
+* The load if each herd were spread evenly over `jitter` seconds from every moment it is due. Runs outside of herds stay in their minute. The wait
+ * is that of a queue that serves capacity / 60 per second.
  */
 export function loadWith(jitter: number, minutes: Minute[], moments: Minute[], capacity: number | null): Load {
   const seconds = new Map<number, number>();
@@ -67,7 +67,7 @@ export function loadWith(jitter: number, minutes: Minute[], moments: Minute[], c
     for (let slot = 0; slot < slots; slot += 1) seconds.set(at + slot, (seconds.get(at + slot) ?? 0) + herd.executions / slots);
   }
   for (const [minute, count] of rest) {
-    // Where in the minute they are is not known: evenly.
+    // Their position within the minute is unknown, so they are spread evenly.
     if (count) for (let second = 0; second < 60; second += 1) seconds.set(minute * 60 + second, (seconds.get(minute * 60 + second) ?? 0) + count / 60);
   }
   const perMinute = new Map<number, number>();

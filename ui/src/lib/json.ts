@@ -1,4 +1,4 @@
-// JSON of users, shown without loss: a number that JavaScript would round keeps its digits.
+// User JSON, shown without loss: a number that JavaScript would round keeps its digits.
 
 export class ExactNumber {
   constructor(readonly text: string) {}
@@ -13,7 +13,7 @@ export class ExactNumber {
 
 type Reviver = (this: unknown, key: string, value: unknown, context?: { source?: string }) => unknown;
 
-/** Parse JSON; numbers that would change become ExactNumber (where the browser tells their source). */
+/** Parse JSON; numbers that would change become ExactNumber (where the browser exposes their source text). */
 export function exactJson(text: string): unknown {
   if (!text) return null;
   const revive: Reviver = (_key, value, context) => {
@@ -43,7 +43,7 @@ export function pretty(value: unknown, indent = ""): string {
   return `{\n${entries.map(([key, item]) => `${inner}${JSON.stringify(key)}: ${pretty(item, inner)}`).join(",\n")}\n${indent}}`;
 }
 
-/** YAML of a JSON value: block style, every string that needs it in double quotes. */
+/** A JSON value as YAML: block style, with double quotes around strings that need them. */
 export function yaml(value: unknown, indent = ""): string {
   if (value === null || typeof value !== "object" || value instanceof ExactNumber) return scalar(value);
   const entries: [string, unknown][] = Array.isArray(value)

@@ -3,13 +3,13 @@ import { useEffect } from "react";
 
 import { settings } from "./settings";
 
-/** Whether a key belongs to a field and not to the page. */
+/** Whether a key press belongs to a field rather than the page. */
 export function typing(event: KeyboardEvent): boolean {
   const target = event.target as HTMLElement | null;
   return !!target && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) && (target as HTMLInputElement).type !== "checkbox";
 }
 
-/** Single keys, and pairs such as "g j". They are off while typing and while a dialog is open. */
+/** Single keys, and pairs such as "g j". They are ignored while typing and while a dialog is open. */
 export function useShortcuts(shortcuts: Record<string, () => unknown>): void {
   useEffect(() => {
     let before = "";

@@ -1,11 +1,11 @@
-// Leaving a form with changes asks first: on links and shortcuts here, on closing the tab in the browser.
+// Asks before leaving a form with unsaved changes: here for links and shortcuts, in the browser for closing the tab.
 import { useEffect } from "react";
 
 let unsaved = false;
 
-/** Whether the page may be left; asks if something is not saved. */
+/** Whether the page may be left; asks if there are unsaved changes. */
 export function mayLeave(): boolean {
-  if (unsaved && !confirm("Your changes are not saved. Leave the page?")) return false;
+  if (unsaved && !confirm("You have unsaved changes. Leave the page?")) return false;
   unsaved = false;
   return true;
 }

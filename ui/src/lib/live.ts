@@ -1,4 +1,4 @@
-// The stream of changes. It carries no rows: what has changed is read again, so that rights are checked in one place.
+// The change stream. It carries no rows: changed data is read again, so that permissions are checked in one place.
 import type { QueryClient } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 
@@ -45,11 +45,11 @@ function become(next: StreamState): void {
   for (const listener of listeners) listener();
 }
 
-/** Begin, or begin again after a change of the settings or of the session. */
+/** Start, or restart after a change of the settings or the session. */
 export function connect(queries: QueryClient): void {
   client = queries;
   close();
-  if (document.hidden) return; // it begins when the page is shown
+  if (document.hidden) return; // it starts when the page is shown
   if (!settings().live) {
     become("paused");
     return;
@@ -59,7 +59,7 @@ export function connect(queries: QueryClient): void {
   source.onopen = () => {
     failures = 0;
     become("open");
-    refresh(null); // a change since the last read, or while there was no stream, is told by no event
+    refresh(null); // no event reports a change since the last read, or while there was no stream
   };
   source.onerror = () => {
     close();
@@ -78,7 +78,7 @@ export function connect(queries: QueryClient): void {
   });
 }
 
-/** End it: the session has ended. */
+/** Stop the stream: the session has ended. */
 export function disconnect(): void {
   client = null;
   failures = 0;
@@ -92,7 +92,7 @@ function close(): void {
   source = null;
 }
 
-/** Read again what is on the page, at most once a second: what concerns one job, or everything. */
+/** Refresh what is on the page, at most once a second: data of one job, or everything. */
 function refresh(job: string | null): void {
   if (job === null) changedAll = true;
   else changedJobs.add(job);
@@ -105,13 +105,13 @@ function refresh(job: string | null): void {
   }, SETTLE_MS);
 }
 
-/** Whether a read is out of date after a change of these jobs, or of anything. */
+/** Whether a read is stale after a change to these jobs, or to anything. */
 export function isConcerned(path: string, all: boolean, jobs: string[]): boolean {
   if (!path.startsWith("/api/v1/") || path.endsWith("/me") || /\/(forecast|preview)/.test(path)) return false;
   return all || path.includes("/operations") || jobs.some((job) => path.includes(job));
 }
 
-/** Listen to one more topic until the returned function is called. */
+/** Subscribe to a topic until the returned function is called. */
 export function follow(topic: string): () => void {
   topics.set(topic, (topics.get(topic) ?? 0) + 1);
   if (topics.get(topic) === 1 && client && settings().live) connect(client);

@@ -1,11 +1,11 @@
-// What a change of the form sends: a merge patch. Given fields change, null resets a field.
+// The merge patch that an edited form sends: given fields change, null resets a field.
 
 type Fields = Record<string, unknown>;
 
 const FIXED = ["type", "tenant_id", "unique_key"]; // cannot change
 const BY_NAME = ["labels", "headers"];
 
-/** The patch that turns one document of a job into another. `body` and `payload` are replaced as a whole. */
+/** The patch that turns one job document into another. `body` and `payload` are replaced as a whole. */
 export function patchOf(before: Fields, after: Fields): Fields {
   const patch = changes(before, after);
   for (const name of FIXED) delete patch[name];
@@ -34,7 +34,7 @@ function changes(before: Fields, after: Fields): Fields {
 /** The fields in which two documents differ. */
 export function differences(from: unknown, to: unknown, path = ""): [string, unknown, unknown][] {
   const isObject = (value: unknown): value is Record<string, unknown> => value !== null && typeof value === "object" && !Array.isArray(value);
-  // An object that was added or removed is shown by its fields, too; null is no value.
+  // An added or removed object is also shown field by field; null counts as no value.
   if ((isObject(from) && isObject(to ?? {})) || (isObject(to) && isObject(from ?? {}))) {
     const [before, after] = [(from ?? {}) as Record<string, unknown>, (to ?? {}) as Record<string, unknown>];
     const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];

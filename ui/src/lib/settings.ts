@@ -1,4 +1,4 @@
-// What a person has chosen, in the browser; nothing of it is known to the server.
+// The user's preferences, stored in the browser; the server does not know them.
 import { useSyncExternalStore } from "react";
 
 import type { ClockSetting } from "./time";
@@ -36,7 +36,7 @@ export function change(part: Partial<Settings>): void {
   try {
     localStorage.setItem(KEY, JSON.stringify(current));
   } catch {
-    // Storage is disabled: the choice holds until the page is closed.
+    // Storage is disabled: the preference lasts until the page is closed.
   }
   apply();
   for (const listener of listeners) listener();
@@ -55,7 +55,7 @@ export function isDark(): boolean {
   return document.documentElement.dataset.theme === "dark";
 }
 
-/** Write the choices where styles see them. */
+/** Expose the preferences to the styles. */
 export function apply(): void {
   const root = document.documentElement;
   const dark = current.theme === "dark" || (current.theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
@@ -67,7 +67,7 @@ export function apply(): void {
 export function watch(): void {
   apply();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    current = { ...current }; // another value, so that what depends on the theme is drawn again
+    current = { ...current }; // a new object, so that whatever depends on the theme is redrawn
     apply();
     for (const listener of listeners) listener();
   });

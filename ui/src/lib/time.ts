@@ -1,4 +1,4 @@
-// Instants and durations in words. Nothing about schedules is computed here: the server knows the zones.
+// Instants and durations as text. Schedules are not computed here: the server knows the zones.
 
 export type ClockSetting = "utc" | "local" | "job";
 
@@ -23,7 +23,7 @@ function part(parts: Intl.DateTimeFormatPart[], type: string): string {
   return parts.find((each) => each.type === type)?.value ?? "";
 }
 
-/** CET, EST, UTC; or GMT+5:30 where no letters are known. */
+/** CET, EST, UTC; or GMT+5:30 where there is no abbreviation. */
 export function zoneName(at: number, zone: string): string {
   let name = "";
   for (const locale of ["en-GB", "en-US", "en-AU"]) {
@@ -67,7 +67,7 @@ export function partsOf(at: number, zone: string): Parts {
   };
 }
 
-/** Whether a zone is known to this browser: its tzdata may be older than that of the server. */
+/** Whether this browser knows a zone: its tzdata may be older than the server's. */
 export function knownZone(zone: string): boolean {
   try {
     format("en-GB", { timeZone: zone });
@@ -83,7 +83,7 @@ export function timeOfDay(at: number, zone: string, seconds = true): string {
   return seconds ? `${parts.hour}:${parts.minute}:${parts.second}` : `${parts.hour}:${parts.minute}`;
 }
 
-/** Mon 16 Nov, with the year if it is another one */
+/** Mon 16 Nov, with the year if it is not the current one */
 export function dayOf(at: number, zone: string, now: number): string {
   const parts = partsOf(at, zone);
   const year = parts.year === partsOf(now, zone).year ? "" : ` ${parts.year}`;
@@ -147,7 +147,7 @@ export function group(number: number): string {
   return grouped.format(number);
 }
 
-/** The start of the day of an instant in UTC or local time. */
+/** The start of an instant's day, in UTC or local time. */
 export function startOfDay(at: number, zone: string): number {
   if (zone === "UTC") return Math.floor(at / 86_400_000) * 86_400_000;
   const parts = partsOf(at, zone);

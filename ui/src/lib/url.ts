@@ -1,11 +1,11 @@
-// The query of the page is the only state of filters.
+// The page's query string is the only state of filters.
 import { useCallback, useMemo } from "react";
 import { useLocation } from "wouter";
 import { useSearch } from "wouter/use-browser-location"; // that of wouter itself decodes the query before it is parsed
 
 export type Change = Record<string, string | null | undefined>;
 
-/** The query of the page, and a function that changes some of its parameters. */
+/** The page's query, and a function that changes some of its parameters. */
 export function useParams(): [URLSearchParams, (change: Change, push?: boolean) => void] {
   const search = useSearch();
   const [path, navigate] = useLocation();
@@ -26,7 +26,7 @@ export function changed(path: string, params: URLSearchParams, change: Change): 
   return text ? `${path}?${text}` : path;
 }
 
-/** A part of the path. The router has decoded it already, but for characters that separate parts. */
+/** A segment of the path. The router has already decoded it, except for characters that separate segments. */
 export function decoded(part: string): string {
   try {
     return decodeURIComponent(part);

@@ -30,19 +30,19 @@ export function statusWord(status: string): string {
 }
 
 const REASONS: Record<string, string> = {
-  overlap: "An earlier run was still live, and its overlap policy does not start a second one.",
-  replaced: "A later run became due before it had started, and the overlap policy replaces it.",
+  overlap: "An earlier run was still live, and the overlap policy does not allow a second one.",
+  replaced: "A later run became due before it had started and replaced it, as the overlap policy says.",
   start_deadline: "It could not start within its start deadline.",
   calendar: "Its date is in a calendar that the schedule excludes.",
-  misfire: "No scheduler ran at its time, and the misfire policy does not make it up.",
-  max_runs: "The job had already started as many runs as it may.",
-  deadline: "Its deadline passed, over all attempts.",
-  retries_exhausted: "Every attempt failed, and no retry was left.",
+  misfire: "No scheduler was running at its time, and the misfire policy does not make it up.",
+  max_runs: "The job had already started its maximum number of runs.",
+  deadline: "Its deadline for all attempts passed.",
+  retries_exhausted: "Every attempt failed, and no retries were left.",
   non_retryable: "This kind of failure is not retried.",
   snoozed: "It was snoozed too often, or beyond its deadline.",
-  lost: "Its worker was lost, and it must not run twice. It may or may not have run.",
+  lost: "Its worker was lost, and at-most-once jobs do not run again. It may or may not have run.",
   crashed: "It crashed its worker too often.",
-  cancelled: "It was cancelled, by a person or by a later run.",
+  cancelled: "It was cancelled by a user or by a later run.",
   updated: "The job was changed before it was claimed.",
   paused: "The job was paused before it was claimed.",
   deleted: "The job was deleted before it was claimed.",
@@ -79,14 +79,14 @@ const DAYS: Record<string, string> = {
   SAT: "Sat",
 };
 
-/** A schedule in a few words where it is simple, else the rule itself. */
+/** A simple schedule in a few words, otherwise the rule itself. */
 export function scheduleWords(schedule: ScheduleLike): string {
   if (schedule.every_seconds !== undefined) return `every ${duration(schedule.every_seconds * 1000).replace(/\.0 s$/, " s")}`;
   if (schedule.cron !== undefined) return cronWords(schedule.cron) ?? schedule.cron;
   return "once";
 }
 
-/** daily 02:30, every 5 min, Mon–Fri 09:00, monthly on day 1, 06:00; null: not that simple */
+/** daily 02:30, every 5 min, Mon–Fri 09:00, monthly on day 1, 06:00; null if it is not that simple */
 export function cronWords(rule: string): string | null {
   const macros: Record<string, string> = { "@hourly": "hourly", "@daily": "daily 00:00", "@midnight": "daily 00:00", "@weekly": "Sun 00:00", "@monthly": "monthly on day 1, 00:00", "@yearly": "yearly on 1 Jan, 00:00", "@annually": "yearly on 1 Jan, 00:00" };
   const known = macros[rule.trim().toLowerCase()];
@@ -148,18 +148,18 @@ export const OVERLAP_WORDS: Record<string, string> = {
   allow: "Both runs run at the same time.",
   forbid: "The new run is skipped while an earlier one is live.",
   replace: "The earlier run is cancelled, and the new one starts.",
-  queue_one: "The new run waits for the earlier one; further ones are skipped.",
+  queue_one: "The new run waits for the earlier one; any further runs are skipped.",
 };
 
 export const MISFIRE_WORDS: Record<string, string> = {
-  skip: "Runs that were missed while no scheduler ran are not made up.",
-  latest: "One run makes up for all runs that were missed.",
+  skip: "Runs missed while no scheduler was running are not made up.",
+  latest: "A single run makes up for all missed runs.",
   all: "Every missed run is made up, within the catch-up window.",
 };
 
 export const DELIVERY_WORDS: Record<string, string> = {
   at_least_once: "If its worker is lost, the run starts again. It may run twice.",
-  at_most_once: "If its worker is lost, the run does not start again. It is never retried.",
+  at_most_once: "If its worker is lost, the run does not start again. Failures are never retried.",
 };
 
 interface RetryLike {
@@ -191,7 +191,7 @@ export function span(seconds: number): string {
   return seconds < 60 ? `${seconds} s` : duration(seconds * 1000);
 }
 
-/** What an execution waits for, in few words; the code of an explanation. */
+/** What an execution is waiting for, in a few words, by the code of the explanation. */
 const WAITS: Record<string, string> = {
   paused: "paused",
   no_worker: "no worker for its queue",
@@ -201,24 +201,24 @@ const WAITS: Record<string, string> = {
   quarantine: "to run alone",
   overlap: "for an earlier run",
   concurrency_key: "for its concurrency key",
-  queue_concurrency: "limit of its queue",
-  tenant_concurrency: "limit of its tenant",
-  target_concurrency: "limit of its target",
-  queue_rate: "rate of its queue",
-  tenant_rate: "rate of its tenant",
-  target_rate: "rate of its target",
+  queue_concurrency: "for its queue’s limit",
+  tenant_concurrency: "for its tenant’s limit",
+  target_concurrency: "for its target’s limit",
+  queue_rate: "for its queue’s rate limit",
+  tenant_rate: "for its tenant’s rate limit",
+  target_rate: "for its target’s rate limit",
   circuit_open: "its target keeps failing",
   no_secret_keys: "no keys for its secrets",
   snoozed: "snoozed",
 };
 
-/** Why an execution waits; empty: it does not, or its status says it. */
+/** Why an execution is waiting; empty if it is not, or if its status says so. */
 export function waitWords(code: string | null | undefined): string {
   if (!code || code === "not_due" || code === "retrying") return "";
   return WAITS[code] ?? code.replaceAll("_", " ");
 }
 
-/** 10,000+ where counting has stopped */
+/** 10,000+ where counting stopped */
 export function counted(number: number | null | undefined, atLeast = false): string {
   return number === null || number === undefined ? "–" : `${group(number)}${atLeast ? "+" : ""}`;
 }
@@ -227,7 +227,7 @@ export function plural(number: number, one: string, many = `${one}s`): string {
   return `${group(number)} ${number === 1 ? one : many}`;
 }
 
-/** An operation of the audit trail in words. */
+/** An audit operation in words. */
 export function operationWords(operation: string): string {
   return capital(operation.replaceAll("_", " "));
 }

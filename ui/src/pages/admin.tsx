@@ -28,17 +28,17 @@ export function Monitors() {
     { id: "success", title: "Last success", kind: "nowrap", cell: (monitor) => <Time at={monitor.last_success_at} /> },
     { id: "grace", title: "Grace", kind: "number", cell: (monitor) => `${monitor.grace_seconds} s` },
     { id: "url", title: "Sends to", kind: "cut", cell: (monitor) => <span title={monitor.url}>{monitor.url}</span> },
-    { id: "menu", title: "Acts", kind: "menu", cell: (monitor) => <Menu label="Acts on the monitor" items={[{ label: "Delete…", red: true, act: () => setDeleting(monitor), hidden: !can("delete_monitor") }]} /> },
+    { id: "menu", title: "Actions", kind: "menu", cell: (monitor) => <Menu label="Actions for the monitor" items={[{ label: "Delete…", red: true, act: () => setDeleting(monitor), hidden: !can("delete_monitor") }]} /> },
   ];
   async function remove(monitor: Monitor) {
     await act("DELETE", `/api/v1/monitors/${monitor.monitor_id}`);
-    toast("The monitor was deleted.");
+    toast("Monitor deleted.");
     setDeleting(null);
   }
   return (
     <>
       <PageHead title="Monitors" />
-      <Lead>A monitor calls a URL when a job has not succeeded in time. Create one with POST /api/v1/monitors.</Lead>
+      <Lead>A monitor calls a URL when a job does not succeed in time. Create one with POST /api/v1/monitors.</Lead>
       <Panel flush label="Monitors">
         <Reading of={read} what="list of monitors" rows={4}>
           {(page) =>
@@ -48,21 +48,21 @@ export function Monitors() {
                 <Pager page={page} size={50} noun="monitor" />
               </>
             ) : (
-              <Empty>There is no monitor.</Empty>
+              <Empty>There are no monitors.</Empty>
             )
           }
         </Reading>
       </Panel>
       {deleting && (
-        <Confirm title="Delete the monitor?" verb="Delete" danger close={() => setDeleting(null)} confirm={() => void remove(deleting).catch(() => undefined)} busy={busy} problem={problem}>
-          <p>A job that does not succeed in time is then no longer reported.</p>
+        <Confirm title="Delete this monitor?" verb="Delete" danger close={() => setDeleting(null)} confirm={() => void remove(deleting).catch(() => undefined)} busy={busy} problem={problem}>
+          <p>You will no longer be alerted if the job does not succeed in time.</p>
         </Confirm>
       )}
     </>
   );
 }
 
-/** The tenant whose rows are shown; keys of one tenant have no choice. */
+/** Filters the rows by tenant; a key of one tenant has no choice. */
 function TenantFilter({ placeholder }: { placeholder: string }) {
   const [params, setParams] = useParams();
   const [tenant, setTenant] = useState(params.get("tenant_id") ?? "");
@@ -97,7 +97,7 @@ export function Audit() {
                 <Pager page={page} size={50} noun="entry" many="entries" back={page.items.at(-1)?.at} />
               </>
             ) : (
-              <Empty>No change is recorded.</Empty>
+              <Empty>No changes are recorded.</Empty>
             )
           }
         </Reading>
@@ -120,18 +120,18 @@ export function Secrets() {
     { id: "tenant", title: "Tenant", cell: (secret) => secret.tenant_id },
     { id: "updated", title: "Updated", kind: "nowrap", cell: (secret) => <Time at={secret.updated_at} /> },
     { id: "previous", title: "Previous value until", kind: "nowrap", cell: (secret) => <Time at={secret.previous_until} /> },
-    { id: "menu", title: "Acts", kind: "menu", cell: (secret) => <Menu label={`Acts on ${secret.name}`} items={[{ label: "Delete…", red: true, act: () => setDeleting(secret), hidden: !can("delete_secret") }]} /> },
+    { id: "menu", title: "Actions", kind: "menu", cell: (secret) => <Menu label={`Actions for ${secret.name}`} items={[{ label: "Delete…", red: true, act: () => setDeleting(secret), hidden: !can("delete_secret") }]} /> },
   ];
   const path = (name: string) => `/api/v1/secrets/${encodeURIComponent(name)}`;
   async function save() {
     await act("PUT", path(form.name), { body: { value: form.value, ...(form.tenant ? { tenant_id: form.tenant } : {}) } });
     setForm({ name: "", value: "", tenant: "" });
-    toast("The secret was stored.");
+    toast("Secret stored.");
     setMaking(false);
   }
   async function remove(secret: Secret) {
     await act("DELETE", path(secret.name), { query: { tenant_id: secret.tenant_id } });
-    toast("The secret was deleted.");
+    toast("Secret deleted.");
     setDeleting(null);
   }
   const close = () => {
@@ -162,7 +162,7 @@ export function Secrets() {
                 <Pager page={page} size={50} noun="secret" />
               </>
             ) : (
-              <Empty>This tenant has no secret.</Empty>
+              <Empty>This tenant has no secrets.</Empty>
             )
           }
         </Reading>
@@ -176,7 +176,7 @@ export function Secrets() {
       )}
       {deleting && (
         <Confirm title={`Delete ${deleting.name}?`} verb="Delete" danger typed={deleting.name} close={close} confirm={() => void remove(deleting).catch(() => undefined)} busy={busy} problem={problem}>
-          <p>Jobs that use it fail until it is set again. There is no undo.</p>
+          <p>Jobs that use it will fail until it is set again. This cannot be undone.</p>
         </Confirm>
       )}
     </>
@@ -184,11 +184,11 @@ export function Secrets() {
 }
 
 const ROLES: [string, string][] = [
-  ["viewer", "viewer: reads"],
+  ["viewer", "viewer: read only"],
   ["producer", "producer: creates, changes and runs jobs"],
-  ["operator", "operator: also dead letters, secrets, bulk acts"],
-  ["admin", "admin: everything, also keys and limits"],
-  ["worker", "worker: claims and settles executions only"],
+  ["operator", "operator: also dead letters, secrets and bulk operations"],
+  ["admin", "admin: everything, including keys and limits"],
+  ["worker", "worker: only claims and settles executions"],
 ];
 
 export function Keys() {
@@ -217,7 +217,7 @@ export function Keys() {
     { id: "id", title: "Id", kind: "nowrap", cell: (key) => <code>{key.key_id}</code> },
     { id: "created", title: "Created", kind: "nowrap", cell: (key) => <Time at={key.created_at} /> },
     { id: "state", title: "State", kind: "nowrap", cell: (key) => (key.revoked_at ? <span>revoked <Time at={key.revoked_at} /></span> : <Badge text="Valid" colour="succeeded" />) },
-    { id: "menu", title: "Acts", kind: "menu", cell: (key) => <Menu label={`Acts on ${key.name}`} items={[{ label: "Revoke…", red: true, act: () => setRevoking(key), hidden: !can("revoke_key") || key.revoked_at !== null }]} /> },
+    { id: "menu", title: "Actions", kind: "menu", cell: (key) => <Menu label={`Actions for ${key.name}`} items={[{ label: "Revoke…", red: true, act: () => setRevoking(key), hidden: !can("revoke_key") || key.revoked_at !== null }]} /> },
   ];
   async function make() {
     const body = { name: form.name, role: form.role, ...(form.tenant ? { tenant_id: form.tenant } : {}) };
@@ -225,13 +225,13 @@ export function Keys() {
       const key = value as MadeKey;
       setMade(key);
       setMaking(false);
-      // The first key closes the server. Without a session the page, and the key on it, would give way to the sign-in.
+      // The first key closes the server. Without a session the sign-in page would replace this one, and the key on it.
       if (!me?.requires_keys && key.key && key.role !== "worker") await call("POST", "/api/v1/session", { body: { api_key: key.key } });
     });
   }
   async function revoke(key: Key) {
     await act("DELETE", `/api/v1/keys/${key.key_id}`);
-    toast(`${key.name} was revoked.`);
+    toast(`${key.name} revoked.`);
     setRevoking(null);
   }
   const close = () => {
@@ -260,27 +260,27 @@ export function Keys() {
                 <Pager page={page} size={100} noun="key" />
               </>
             ) : (
-              <Empty>No key exists, so this server is open to this machine. The first key, of an administrator, closes it.</Empty>
+              <Empty>There are no keys yet, so anyone on this machine can use this server. Creating the first key, which must be an admin key, closes it.</Empty>
             )
           }
         </Reading>
       </Panel>
       {making && (
         <Confirm title="New key" verb="Create" close={close} confirm={() => void make().catch(() => undefined)} busy={busy} problem={problem}>
-          {!me?.requires_keys && <p>From the first key on every request needs one. You will be signed in with it.</p>}
-          <Field label="Name" hint="Its owner or purpose; shown in the audit trail." error={problem?.errors.find((error) => error.path === "name")?.message}>
+          {!me?.requires_keys && <p>Once the first key exists, every request needs a key. You will be signed in with it.</p>}
+          <Field label="Name" hint="Owner or purpose; shown in the audit trail." error={problem?.errors.find((error) => error.path === "name")?.message}>
             {(props) => <input {...props} className={parts.input} autoComplete="off" value={form.name} onChange={(event) => setForm({ ...form, name: event.target.value })} />}
           </Field>
           <Field label="Role">{(props) => <Select {...props} value={form.role} onChange={(role) => setForm({ ...form, role })} options={ROLES} />}</Field>
-          <Field label="Tenant" hint="Empty: all tenants." error={problem?.errors.find((error) => error.path === "tenant_id")?.message}>
+          <Field label="Tenant" hint="Leave empty for all tenants." error={problem?.errors.find((error) => error.path === "tenant_id")?.message}>
             {(props) => <input {...props} className={parts.input} autoComplete="off" value={form.tenant} onChange={(event) => setForm({ ...form, tenant: event.target.value })} />}
           </Field>
         </Confirm>
       )}
       {made && (
-        <Dialog title={`The key of ${made.name}`} close={() => setMade(null)}>
-          <p>It is shown only now. Store it where its owner finds it.</p>
-          <Code label="Key" text={made.key ?? "The answer with the key was lost. Revoke it and create another."} />
+        <Dialog title={`Key for ${made.name}`} close={() => setMade(null)}>
+          <p>This key is shown only once. Store it where its owner can find it.</p>
+          <Code label="Key" text={made.key ?? "The response with the key was lost. Revoke this key and create another."} />
           <div className={parts.dialogActions}>
             <Button kind="primary" onClick={() => setMade(null)}>
               I have stored it
@@ -291,8 +291,8 @@ export function Keys() {
       {revoking && (
         <Confirm title={`Revoke ${revoking.name}?`} verb="Revoke" danger typed={revoking.name} close={close} confirm={() => void revoke(revoking).catch(() => undefined)} busy={busy} problem={problem}>
           <p>
-            Requests and sessions with this key fail within seconds, and there is no undo.
-            {revoking.key_id === me?.key_id ? " It is your own key: you will be signed out." : ""}
+            Requests and sessions that use this key will fail within seconds. This cannot be undone.
+            {revoking.key_id === me?.key_id ? " This is your own key: you will be signed out." : ""}
           </p>
         </Confirm>
       )}

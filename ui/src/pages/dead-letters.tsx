@@ -1,4 +1,4 @@
-// What died: grouped by error, replayed with progress.
+// Dead letters: grouped by error, replayed with progress.
 import { useState } from "react";
 import { Link, useLocation } from "wouter";
 
@@ -52,7 +52,7 @@ export function DeadLetters() {
   const set = (change: Record<string, string | null>) => setParams({ ...change, after: null });
   const to = (change: Record<string, string | null>) => changed(path, new URLSearchParams(params), { after: null, ...change });
   const chips = (["tenant_id", "reason", "job_id", "fingerprint"] as const).flatMap((name) => (params.get(name) ? [{ name: { tenant_id: "tenant", reason: "reason", job_id: "job", fingerprint: "error" }[name], value: params.get(name) as string, remove: () => set({ [name]: null }) }] : []));
-  const timeWords = { today: "died today", yesterday: "died yesterday", "7d": "died in 7 days", all: "of any time" }[time] ?? "";
+  const timeWords = { today: "died today", yesterday: "died yesterday", "7d": "died in the last 7 days", all: "of any time" }[time] ?? "";
   const given = Object.fromEntries(Object.entries({ ...filter, fingerprint: params.get("fingerprint") }).filter(([, value]) => value)) as Record<string, string>;
   return (
     <>
@@ -65,10 +65,10 @@ export function DeadLetters() {
         <Select label="Reason" value={params.get("reason") ?? ""} onChange={(reason) => set({ reason })} options={[["", "Any reason"], ...REASONS.map((each): [string, string] => [each, each.replaceAll("_", " ")])]} />
         <Can op="create_operation">
           <Menu
-            label="Acts on all that match"
+            label="Actions for all matching"
             items={[
-              { label: "Replay all that match…", act: () => setAsked({ act: "replay", filter: given, count: null, words: timeWords }) },
-              { label: "Purge all that match…", red: true, act: () => setAsked({ act: "purge", filter: given, count: null, words: timeWords }) },
+              { label: "Replay all matching…", act: () => setAsked({ act: "replay", filter: given, count: null, words: timeWords }) },
+              { label: "Purge all matching…", red: true, act: () => setAsked({ act: "purge", filter: given, count: null, words: timeWords }) },
             ]}
           />
         </Can>
@@ -89,7 +89,7 @@ function Current({ id, close }: { id: string | null; close: () => void }) {
         <Progress operation={read.data} />
         {read.data.state !== "RUNNING" && (
           <TableFooter>
-            <span>Replayed runs that die again are dead letters again.</span>
+            <span>Replayed runs that die again become dead letters again.</span>
             <Button small kind="quiet" onClick={close}>
               Dismiss
             </Button>
@@ -135,7 +135,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
     { id: "sample", title: "Newest", kind: "nowrap", cell: (each) => <Link href={`/executions/${each.execution_id}`}>Open the newest</Link>, unlabelled: true },
     {
       id: "act",
-      title: "Act",
+      title: "Action",
       cell: (each) => {
         const words = `${each.kind ?? each.reason.replaceAll("_", " ")}${each.action ? ` at ${each.action}` : ""}, ${timeWords}`;
         const wanted = Object.fromEntries(Object.entries({ ...filter, fingerprint: each.fingerprint }).filter(([, value]) => value)) as Record<string, string>;
@@ -144,7 +144,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
             <Button small onClick={() => ask({ act: "replay", filter: wanted, count: each.count, words })}>
               Replay {group(each.count)}…
             </Button>
-            <Menu label="More acts" items={[{ label: `Purge ${group(each.count)}…`, red: true, act: () => ask({ act: "purge", filter: wanted, count: each.count, words }) }]} />
+            <Menu label="More actions" items={[{ label: `Purge ${group(each.count)}…`, red: true, act: () => ask({ act: "purge", filter: wanted, count: each.count, words }) }]} />
           </span>
         ) : null;
       },
@@ -156,7 +156,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
       <Reading of={read} what="grouping of dead letters" rows={6}>
         {(groups) =>
           groups.items.length === 0 ? (
-            <Empty>Nothing has died in this time.</Empty>
+            <Empty>Nothing died in this period.</Empty>
           ) : (
             <>
               <Table label="Dead letters by error" columns={columns} rows={groups.items} keyOf={(each) => each.fingerprint + each.reason} />
@@ -207,7 +207,7 @@ function List({ filter, time }: { filter: Record<string, string | null | undefin
       <Reading of={read} what="list of dead letters" rows={10}>
         {(page) =>
           page.items.length === 0 && !page.next_page_token ? (
-            <Empty>{time === "all" ? "Nothing has died." : "Nothing has died in this time."}</Empty>
+            <Empty>{time === "all" ? "Nothing has died." : "Nothing died in this period."}</Empty>
           ) : (
             <>
               <Table label="Dead letters" columns={columns} rows={page.items} keyOf={(letter) => letter.execution_id} open={(letter) => `/executions/${letter.execution_id}`} />
@@ -222,7 +222,7 @@ function List({ filter, time }: { filter: Record<string, string | null | undefin
 
 function Ask({ asked, close, begun }: { asked: Asked; close: () => void; begun: (id: string) => void }) {
   const can = useCan();
-  // What dies while the dialog is open was not meant.
+  // Executions that die while the dialog is open are not included.
   const [filter] = useState(() => ({ ...asked.filter, to: asked.filter.to ?? new Date(now()).toISOString() }));
   const [rate, setRate] = useState("20");
   const { act, busy, problem } = useAct();
@@ -242,14 +242,14 @@ function Ask({ asked, close, begun }: { asked: Asked; close: () => void; begun: 
       {preview && asked.count !== null && preview.total !== asked.count && <Note>There are now {count}; when you opened the page there were {group(asked.count)}.</Note>}
       {replay ? (
         <>
-          <p>They keep their ids and run by their jobs as they are now. Those whose job was deleted are left.</p>
-          <Field label="Rate per second" hint={perSecond > 0 ? `Done in about ${rough((total / perSecond) * 1000)}. Other work is not slowed.` : "All are due at once."}>
+          <p>They keep their ids and run with the current definition of their job. Those whose job was deleted are skipped.</p>
+          <Field label="Rate per second" hint={perSecond > 0 ? `Done in about ${rough((total / perSecond) * 1000)}. Other work is not slowed down.` : "All become due at once."}>
             {(props) => <input {...props} className={parts.input} inputMode="numeric" value={rate} onChange={(event) => setRate(event.target.value)} />}
           </Field>
         </>
       ) : (
         <>
-          <p>They can no longer be replayed, and there is no undo. The history of the executions stays.</p>
+          <p>They can no longer be replayed. This cannot be undone. The execution history is kept.</p>
           <p>To keep a copy, cancel and export the list first.</p>
         </>
       )}

@@ -1,4 +1,4 @@
-// One execution: why it is where it is, every attempt, and what came of it.
+// One execution: why it is in its state, every attempt, and the outcome.
 import { AlertCircle, CalendarClock, CheckCircle2, CircleDashed, Ban, Play } from "lucide-react";
 import { useState } from "react";
 import { Link } from "wouter";
@@ -52,17 +52,17 @@ function Content({ execution }: { execution: Execution }) {
               </Button>
             )}
             {retry && <Button onClick={() => setAct("retry")}>Retry now…</Button>}
-            {cancel && <Button onClick={() => setAct("cancel")}>Cancel it…</Button>}
+            {cancel && <Button onClick={() => setAct("cancel")}>Cancel…</Button>}
             <Button onClick={() => setAct("json")}>JSON</Button>
           </>
         }
       />
       <p className={parts.lead}>
-        of <Link href={`/jobs/${execution.job_id}`}>{name}</Link> · {execution.tenant_id} {execution.queue && <>· {execution.queue} </>}· <code>{execution.execution_id}</code> <CopyButton text={execution.execution_id} icon label="Copy the id" />
+        of <Link href={`/jobs/${execution.job_id}`}>{name}</Link> · {execution.tenant_id} {execution.queue && <>· {execution.queue} </>}· <code>{execution.execution_id}</code> <CopyButton text={execution.execution_id} icon label="Copy id" />
       </p>
       <Why path={`/api/v1/executions/${execution.execution_id}`} zone={zone} />
       <div className={s.wide}>
-        <Panel title={execution.attempts.length ? plural(execution.attempts.length, "attempt") : "No attempt yet"}>
+        <Panel title={execution.attempts.length ? plural(execution.attempts.length, "attempt") : "No attempts yet"}>
           <Line execution={execution} zone={zone} job={job} />
         </Panel>
         <div className={s.stack}>
@@ -155,9 +155,9 @@ function Content({ execution }: { execution: Execution }) {
 }
 
 const ACTS = {
-  replay: { title: "Replay this run?", verb: "Replay", path: (id: string) => `/api/v1/dead-letters/${id}/replay`, text: "It keeps its id and runs by the job as it is now. Its retries and deadlines start over.", said: "It is due again." },
-  retry: { title: "Retry now?", verb: "Retry now", path: (id: string) => `/api/v1/executions/${id}/retry`, text: "Its next attempt starts now, not at its planned time.", said: "Its next attempt is due now." },
-  cancel: { title: "Cancel this run?", verb: "Cancel the run", path: (id: string) => `/api/v1/executions/${id}/cancel`, text: "If it has started, its worker is asked to stop it; that may take a few seconds. What it has done is not undone.", said: "Cancellation was requested." },
+  replay: { title: "Replay this run?", verb: "Replay", path: (id: string) => `/api/v1/dead-letters/${id}/replay`, text: "It keeps its id and runs with the current definition of the job. Its retries and deadlines start over.", said: "The run is due again." },
+  retry: { title: "Retry now?", verb: "Retry now", path: (id: string) => `/api/v1/executions/${id}/retry`, text: "Its next attempt starts now instead of at its planned time.", said: "The next attempt is due now." },
+  cancel: { title: "Cancel this run?", verb: "Cancel the run", path: (id: string) => `/api/v1/executions/${id}/cancel`, text: "If it has started, its worker is asked to stop it, which may take a few seconds. What it has already done is not undone.", said: "Cancellation requested." },
 };
 
 function Ask({ act, execution, close }: { act: Exclude<Act, "json">; execution: Execution; close: () => void }) {

@@ -22,13 +22,13 @@ const VIEWS: { id: string; text: string; status: string }[] = [
   { id: "skipped", text: "Skipped", status: "SKIPPED" },
 ];
 
-/** The current minute: a bound that moved with every render would be another query each time. */
+/** The current minute: a bound that moved with every render would cause a new query each time. */
 export function useMinute(): number {
   useTick(10_000);
   return Math.floor(now() / 60_000) * 60_000;
 }
 
-/** The bounds of a named time. */
+/** The bounds of a named period. */
 export function boundsOf(time: string, at: number, zone: string): { from?: string; to?: string } {
   const iso = (ms: number) => new Date(ms).toISOString();
   const today = startOfDay(at, zone);
@@ -67,7 +67,7 @@ export function Executions() {
   const queues = useApi<Page<Queue>>("/api/v1/queues", { page_size: 200 });
   const set = (change: Record<string, string | null>) => setParams({ ...change, after: null });
   const chips = FILTERS.flatMap((name) => (params.get(name) ? [{ name: NAMES[name] ?? name, value: params.get(name) as string, remove: () => set({ [name]: null }) }] : []));
-  // The server orders those of one job by their times; those of all jobs only by creation, of which it has an index.
+  // The server sorts the executions of one job by their times, but those of all jobs only by creation, for which it has an index.
   const ordered = params.get("job_id") ? "scheduled" : "created";
   const columns: Column<Execution>[] = runColumns(zone);
   columns.splice(
@@ -116,8 +116,8 @@ export function Executions() {
         <Reading of={read} what="list of executions" rows={12}>
           {(page) =>
             page.items.length === 0 && !page.next_page_token ? (
-              <Empty action={time && time !== "7d" ? <Button onClick={() => set({ time: "7d" })}>Last 7 days</Button> : chips.length ? <Button onClick={() => navigate("/executions")}>Remove the filters</Button> : undefined}>
-                {chips.length || time || params.get("view") ? "No execution that was created in this time matches." : "Nothing has run yet."}
+              <Empty action={time && time !== "7d" ? <Button onClick={() => set({ time: "7d" })}>Last 7 days</Button> : chips.length ? <Button onClick={() => navigate("/executions")}>Clear filters</Button> : undefined}>
+                {chips.length || time || params.get("view") ? "No executions created in this period match." : "Nothing has run yet."}
               </Empty>
             ) : (
               <>

@@ -1,4 +1,4 @@
-// Processes: who leads, who works, and whether their clocks and versions agree.
+// Processes: the leader, the workers, and whether their clocks and versions agree.
 import { Crown } from "lucide-react";
 import { Link } from "wouter";
 
@@ -37,11 +37,11 @@ export function Fleet() {
                   <Crown size={16} aria-hidden style={{ verticalAlign: "-3px", marginRight: 6 }} />
                   <b>{leader.name ?? leader.node_id}</b>, epoch {group(leader.epoch)}
                   {leader.since ? `, leading for ${rough(now() - Date.parse(leader.since))}` : ""}
-                  {leader.renewed_at ? `, renewed ${duration(Math.max(0, now() - Date.parse(leader.renewed_at)))} ago` : ""}. Changes in 24 h: {leader.changes_in_24h}.
-                  {!leader.present && <b> Its lease has expired: no further run is planned. Reads and claims still work.</b>}
+                  {leader.renewed_at ? `, renewed ${duration(Math.max(0, now() - Date.parse(leader.renewed_at)))} ago` : ""}. Leader changes in 24 h: {leader.changes_in_24h}.
+                  {!leader.present && <b> Its lease has expired: no further runs are planned. Reads and claims still work.</b>}
                 </p>
               ) : (
-                <Empty action={<Code label="Command" text="hourbell scheduler" />}>There has never been a leader. Start a scheduler:</Empty>
+                <Empty action={<Code label="Command" text="hourbell scheduler" />}>There has been no leader yet. Start a scheduler:</Empty>
               )
             }
           </Reading>
@@ -50,7 +50,7 @@ export function Fleet() {
         {zones.size > 1 && <Note>Processes have different time zone data: {[...zones].join(", ")}. Update the older ones.</Note>}
         <Panel title="Processes" flush>
           <Reading of={nodes} what="list of processes" rows={3}>
-            {({ items }) => (items.length ? <Table label="Processes" columns={nodeColumns()} rows={items} keyOf={(node) => node.node_id} /> : <Empty>Your key sees no processes.</Empty>)}
+            {({ items }) => (items.length ? <Table label="Processes" columns={nodeColumns()} rows={items} keyOf={(node) => node.node_id} /> : <Empty>Your key cannot see processes.</Empty>)}
           </Reading>
         </Panel>
         <Panel title="Workers" actions={<Segments label="State" current={state} items={[{ id: "alive", text: "Alive" }, { id: "lost", text: "Lost" }, { id: "all", text: "All" }].map((each) => ({ ...each, href: changed("/fleet", new URLSearchParams(), { state: each.id === "alive" ? null : each.id }) }))} />} flush>
@@ -60,12 +60,12 @@ export function Fleet() {
                 <>
                   <Table label="Workers" columns={workerColumns()} rows={page.items} keyOf={(worker) => worker.session_id} open={(worker) => `/fleet/${worker.session_id}`} />
                   <Pager page={page} size={100} noun="worker" />
-                  <TableFooter>A worker over HTTP that has not run anything yet is listed only while one of its claims waits.</TableFooter>
+                  <TableFooter>An HTTP worker that has not run anything yet is listed only while one of its claims is waiting.</TableFooter>
                 </>
               ) : state === "alive" ? (
-                <Empty action={<Code label="Command" text="hourbell worker" />}>No worker is alive. Start one:</Empty>
+                <Empty action={<Code label="Command" text="hourbell worker" />}>No workers are alive. Start one:</Empty>
               ) : (
-                <Empty>No worker was lost recently.</Empty>
+                <Empty>No workers were lost recently.</Empty>
               )
             }
           </Reading>
@@ -160,8 +160,8 @@ export function WorkerPage({ id }: { id: string }) {
             Serves {worker.queues === null ? "all queues" : worker.queues.join(", ")}; runs {worker.tasks === null ? "all tasks" : worker.tasks.join(", ")}.
           </Lead>
           <div className={s.stack}>
-            <Panel title="What it runs now" flush>
-              {worker.executions.length ? <Table label="Executions" columns={columns} rows={worker.executions} keyOf={(run) => run.execution_id} /> : <Empty>Nothing at the moment.</Empty>}
+            <Panel title="Running now" flush>
+              {worker.executions.length ? <Table label="Executions" columns={columns} rows={worker.executions} keyOf={(run) => run.execution_id} /> : <Empty>Nothing right now.</Empty>}
             </Panel>
             <Muted>
               <code>{worker.session_id}</code>

@@ -1,4 +1,4 @@
-// Will tonight be all right? Load by minute, the herds in it, and what jitter would do to them.
+// Will tonight be all right? The load per minute, its herds, and the effect of jitter.
 import { useEffect, useMemo, useRef, useState } from "react";
 import { Link } from "wouter";
 
@@ -29,7 +29,7 @@ export function ForecastPage() {
         {!me?.tenant_id && <Select label="Tenant" value={params.get("tenant_id") ?? ""} onChange={(tenant_id) => setParams({ tenant_id })} options={[["", "All tenants"], ...(tenants.data?.items ?? []).map((each): [string, string] => [each.tenant_id, each.tenant_id])]} />}
       </div>
       <Reading of={read} what="forecast" rows={14}>
-        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Empty>Nothing is due in {hours} hours.</Empty>)}
+        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Empty>Nothing is due in the next {hours} hours.</Empty>)}
       </Reading>
     </>
   );
@@ -56,12 +56,12 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
           Busiest minute: {absolute(at, zone, now(), false)} ({relative(at, now())}), {plural(current.peakMinute, "run")}.
         </b>{" "}
         {capacity === null
-          ? `How many this installation can do in a minute is not known yet. ${forecast.capacity_per_minute.reason ?? ""}`
+          ? `The capacity of this installation is not known yet. ${forecast.capacity_per_minute.reason ?? ""}`
           : crowded
-            ? `It has done up to ${group(capacity)} in a minute, so the last of them would start about ${rough((current.longestWait ?? 0) * 1000)} late.`
-            : `It has done up to ${group(capacity)} in a minute, so all should start on time.`}
+            ? `This installation has run up to ${group(capacity)} in a minute, so the last of them would start about ${rough((current.longestWait ?? 0) * 1000)} late.`
+            : `This installation has run up to ${group(capacity)} in a minute, so all should start on time.`}
       </p>
-      <Panel title={`Runs due in each minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
+      <Panel title={`Runs due per minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
         <HeatMap
           rows={rows}
           capacity={capacity}
@@ -79,7 +79,7 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
       {!Number.isNaN(opened) && <MinuteJobs at={opened} count={countAt(forecast, opened)} zone={zone} tenant={params.get("tenant_id")} close={() => setParams({ minute: null })} />}
       <Panel title="What would jitter do?">
         {herds.length === 0 ? (
-          <Muted>No two jobs are due at the same moment, so jitter would change nothing.</Muted>
+          <Muted>No two jobs are due at the same moment, so jitter would make no difference.</Muted>
         ) : (
           <div className={s.stack}>
             <label className={s.range}>
@@ -99,7 +99,7 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
               </thead>
               <tbody>
                 {[
-                  { name: "as it is", load: current },
+                  { name: "current", load: current },
                   { name: `${jitter} s`, load: spread },
                 ].map(({ name, load }) => (
                   <tr key={name}>
@@ -114,17 +114,17 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
                 ))}
               </tbody>
             </table>
-            <Muted>Computed in this page from every moment at which a herd is due. Jitter delays each job by a fixed time; set it in the schedule of a job, or write H for the minute.</Muted>
+            <Muted>Computed on this page from every moment a herd is due. Jitter delays each job by its own fixed time; set it in the job’s schedule, or write H for the minute.</Muted>
           </div>
         )}
       </Panel>
       {herds.length > 0 && (
-        <Panel title="Herds: jobs that are due at the same moment" flush>
+        <Panel title="Herds: jobs due at the same moment" flush>
           <Herds herds={herds} />
         </Panel>
       )}
       <Lead>
-        Counted in full until {absolute(complete, zone, now(), false)}. {forecast.estimated ? "Some schedules have too many jobs to count and are estimated. " : ""}
+        Complete until {absolute(complete, zone, now(), false)}. {forecast.estimated ? "Some schedules have too many jobs to count and are estimated. " : ""}
         Not known in advance, and not included: limits by number of runs, overlaps, and runs on request.
       </Lead>
     </div>
@@ -158,10 +158,10 @@ function countAt(forecast: Forecast, minute: number): number {
 const OPENED = "opened-minute";
 const BELOW_BAR = 64; // the bar stays at the top of the window
 
-/** Scrolls to the minute that is open, if one is. */
+/** Scrolls to the open minute, if there is one. */
 function showOpened(): void {
   const panel = document.getElementById(OPENED);
-  // Above the window, the nearest edge of a long list would be its end.
+  // For a list above the viewport, the nearest edge would be its end.
   panel?.scrollIntoView({ block: panel.getBoundingClientRect().top < BELOW_BAR ? "start" : "nearest" });
 }
 
@@ -193,7 +193,7 @@ function MinuteJobs({ at, count, zone, tenant, close }: { at: number; count: num
         <Reading of={read} what="jobs of this minute" rows={4}>
           {(minute) =>
             minute.items.length === 0 ? (
-              <Empty>{!minute.more ? "Nothing is due in this minute." : ofTenant ? "There are too many jobs to look this minute up. Wait until it is nearer." : "Too many schedules are due before this minute to look it up. Choose a tenant, or wait until it is nearer."}</Empty>
+              <Empty>{!minute.more ? "Nothing is due in this minute." : ofTenant ? "There are too many jobs to look up this minute. Try again closer to it." : "Too many schedules are due before this minute to look it up. Choose a tenant, or try again closer to it."}</Empty>
             ) : (
               <>
                 <Table label="Jobs of this minute" columns={columns} rows={minute.items} keyOf={(due) => `${due.job_id} ${due.at} ${due.execution_id ?? ""}`} />
@@ -210,11 +210,11 @@ function MinuteJobs({ at, count, zone, tenant, close }: { at: number; count: num
 function listedWords({ items, more }: ForecastMinute, count: number): string {
   const listed = items.length;
   if (!more) return `${plural(listed, "run")}.`;
-  // The count may be too low, or not known.
+  // The count may be too low, or unknown.
   return count > listed ? `The first ${group(listed)} of ${plural(count, "run")}.` : `The first ${group(listed)}; there are more.`;
 }
 
-/** A grid with one tab stop; arrow keys move, and the line above tells the cell. */
+/** A grid with one tab stop; arrow keys move, and the line above describes the cell. */
 function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; capacity: number | null; zone: string; peak: number; herds: Herd[]; open: (minute: number) => void }) {
   const start = useMemo(() => {
     const row = Math.max(0, rows.findIndex((each) => peak >= each.begins && peak < each.begins + 3_600_000 && each.cells.some((_, index) => minuteAt(each, index) === peak)));
@@ -248,13 +248,13 @@ function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; cap
           <>
             <b>{absolute(at, zone, now(), false)}</b>
             {zone !== "UTC" && ` (${timeOfDay(at, "UTC", false)} UTC)`}: {count === null ? "not in the forecast" : plural(count, "run")}
-            {capacity !== null && count !== null && count > capacity ? ", more than it has done in a minute" : ""}
-            {herd ? `, most by ${herd.rule} in ${herd.timezone}` : ""}
+            {capacity !== null && count !== null && count > capacity ? ", more than it has ever run in a minute" : ""}
+            {herd ? `, mostly from ${herd.rule} in ${herd.timezone}` : ""}
           </>
         )}
       </p>
       <div className={s.heatBox} tabIndex={-1}>
-        <table ref={table} className={s.heat} role="grid" aria-label="Runs due in each minute" onKeyDown={move}>
+        <table ref={table} className={s.heat} role="grid" aria-label="Runs due per minute" onKeyDown={move}>
           <thead>
             <tr>
               <th scope="col">

@@ -1,4 +1,4 @@
-// What can be done with jobs; each asks first.
+// Actions on jobs; each asks first.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
@@ -18,21 +18,21 @@ export function RunJob({ job, close }: { job: Job; close: () => void }) {
   const running = (live.data?.items.length ?? 0) > 0;
   async function run() {
     const made = (await act("POST", `/api/v1/jobs/${job.job_id}/run`)) as { execution_ids: string[] };
-    toast(`A run of ${job.name} was requested.`, { href: `/executions/${made.execution_ids[0]}` });
+    toast(`Run of ${job.name} requested.`, { href: `/executions/${made.execution_ids[0]}` });
     close();
   }
   return (
     <Confirm title={`Run ${job.name} now?`} verb="Run now" close={close} confirm={() => void run().catch(() => undefined)} busy={busy} problem={problem}>
       <p>
-        One more run, besides those of its schedule, with the job as it is now.
-        {running ? " A run of this job is live at the moment: both may run at once." : ""}
-        {job.status === "PAUSED" ? " The job is paused; this run starts all the same." : ""}
+        Starts one extra run, in addition to its schedule, with the current definition.
+        {running ? " A run of this job is already live: both may run at the same time." : ""}
+        {job.status === "PAUSED" ? " The job is paused, but this run will start anyway." : ""}
       </p>
     </Confirm>
   );
 }
 
-/** The instant of a datetime-local field, which is in the time of this computer. */
+/** The instant in a datetime-local field, which is in this computer's time zone. */
 export function instantOf(text: string): string | null {
   return text ? new Date(text).toISOString() : null;
 }
@@ -53,7 +53,7 @@ export function PauseJob({ jobs, close, done }: { jobs: Job[]; close: () => void
   }
   return (
     <Confirm title={`Pause ${what}?`} verb={jobs.length === 1 ? "Pause" : `Pause ${jobs.length}`} close={close} confirm={() => void pause().catch(() => undefined)} busy={busy} problem={problem}>
-      <p>No further run starts. Runs that fall due meanwhile are not made up; a run that has started is not stopped.</p>
+      <p>No further runs start. Runs that fall due in the meantime are not made up; a run that has already started is not stopped.</p>
       <PauseFields reason={reason} setReason={setReason} until={until} setUntil={setUntil} />
     </Confirm>
   );
@@ -62,10 +62,10 @@ export function PauseJob({ jobs, close, done }: { jobs: Job[]; close: () => void
 function PauseFields({ reason, setReason, until, setUntil }: { reason: string; setReason: (text: string) => void; until: string; setUntil: (text: string) => void }) {
   return (
     <>
-      <Field label="Reason" hint="Shown wherever the job is shown, and in the audit trail.">
+      <Field label="Reason" hint="Shown with the job and in the audit trail.">
         {(props) => <input {...props} className={parts.input} maxLength={500} placeholder="Partner is down, ticket 812" value={reason} onChange={(event) => setReason(event.target.value)} />}
       </Field>
-      <Field label="Resume at (optional)" hint="In the time of this computer. Without it the job stays paused until it is resumed.">
+      <Field label="Resume at (optional)" hint="In this computer’s time zone. If empty, the job stays paused until someone resumes it.">
         {(props) => <input {...props} className={parts.input} type="datetime-local" value={until} onChange={(event) => setUntil(event.target.value)} />}
       </Field>
     </>
@@ -82,7 +82,7 @@ export function ResumeJob({ jobs, close, done }: { jobs: Job[]; close: () => voi
   }
   return (
     <Confirm title={`Resume ${what}?`} verb={jobs.length === 1 ? "Resume" : `Resume ${jobs.length}`} close={close} confirm={() => void resume().catch(() => undefined)} busy={busy} problem={problem}>
-      <p>Its schedule continues with the next run. Runs that were due while it was paused are not made up.</p>
+      <p>The schedule continues with the next run. Runs that were due during the pause are not made up.</p>
     </Confirm>
   );
 }
@@ -94,14 +94,14 @@ export function DeleteJob({ job, close }: { job: Job; close: () => void }) {
   const [, navigate] = useLocation();
   async function remove() {
     await act("DELETE", `/api/v1/jobs/${job.job_id}`, { query: { running }, ifMatch: job.version });
-    toast(`${job.name} was deleted.`);
+    toast(`${job.name} deleted.`);
     close();
     navigate("/jobs");
   }
   if (copying) return <CopyDefinition job={job} close={() => setCopying(false)} />;
   return (
-    <Confirm title={`Delete ${job.name}?`} verb="Delete the job" danger typed={job.name} close={close} confirm={() => void remove().catch(() => undefined)} busy={busy} problem={problem}>
-      <p>No further run starts. There is no undo; its history and its audit trail stay. You can copy the definition first.</p>
+    <Confirm title={`Delete ${job.name}?`} verb="Delete job" danger typed={job.name} close={close} confirm={() => void remove().catch(() => undefined)} busy={busy} problem={problem}>
+      <p>No further runs start. This cannot be undone, but the history and audit trail are kept. You can copy the definition first.</p>
       <div>
         <Button small onClick={() => setCopying(true)}>
           Copy definition…
@@ -151,7 +151,7 @@ export function CopyDefinition({ job, close }: { job: Job; close: () => void }) 
   );
 }
 
-/** Pause or resume all jobs that a filter selects; the server does it, whether this page stays open or not. */
+/** Pause or resume all jobs that match a filter; the server does it, whether or not this page stays open. */
 export function PauseMany({ act, filter, close }: { act: "pause" | "resume"; filter: Record<string, string | null | undefined>; close: () => void }) {
   const can = useCan();
   const [, navigate] = useLocation();
@@ -177,22 +177,22 @@ export function PauseMany({ act, filter, close }: { act: "pause" | "resume"; fil
       {preview && <p>{preview.words}</p>}
       {act === "pause" ? (
         <>
-          <p>No further run of these jobs starts. Jobs that are created later are not paused. One click resumes what this operation has paused.</p>
+          <p>No further runs of these jobs start. Jobs created later are not paused. You can resume everything this operation paused with one click.</p>
           <PauseFields reason={reason} setReason={setReason} until={until} setUntil={setUntil} />
         </>
       ) : (
-        <p>The paused jobs among them continue with their next run.</p>
+        <p>Those that are paused continue with their next run.</p>
       )}
     </Confirm>
   );
 }
 
-/** How many an act would concern, counted by the server. */
+/** How many items an action would affect, counted by the server. */
 export function usePreview(act: string, filter: Record<string, unknown>, enabled: boolean) {
   return usePost<OperationPreview>("/api/v1/operations/preview", { act, filter }, enabled);
 }
 
-/** A POST that only asks. */
+/** A POST that changes nothing. */
 export function usePost<T>(path: string, body: unknown, enabled: boolean, keep = false) {
   return useQuery<T, ApiProblem>({
     queryKey: [path, body],

@@ -1,4 +1,4 @@
-// Create or change a job. The server says what a schedule means, before anything is saved.
+// Create or edit a job. The server explains the schedule before anything is saved.
 import { AlertTriangle, Clock } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { useLocation } from "wouter";
@@ -98,8 +98,8 @@ export function JobForm({ job: id }: { job?: string }) {
   const source = id ?? params.get("like");
   const read = useApi<Job>(`/api/v1/jobs/${source}`, undefined, { enabled: !!source, hold: true, exact: true });
   const allowed = useCan()(id ? "update_job" : "create_job");
-  const title = id ? "Edit a job" : "New job";
-  // A version that arrives during an edit must not replace what was typed.
+  const title = id ? "Edit job" : "New job";
+  // A version that arrives during editing must not replace what was typed.
   const dirty = useRef(false);
   const base = useRef<Job>(undefined);
   const [, again] = useState(0);
@@ -180,7 +180,7 @@ export function scheduleOf(form: Form): Record<string, unknown> {
   return { cron: cronOf(when), timezone: form.timezone, dst_gap: form.dst_gap, dst_overlap: form.dst_overlap, ...jitter, ...window };
 }
 
-/** A number where it is one; else the text, which the server refuses with a reason. */
+/** A number if it is one; otherwise the text, which the server rejects with a reason. */
 function number(value: string, times = 1): number | string {
   const found = Number(value);
   return value.trim() && Number.isFinite(found) ? found * times : value;
@@ -198,7 +198,7 @@ function pairs(value: string): Record<string, string> {
   );
 }
 
-/** The document that the form describes, and fields whose JSON cannot be read. */
+/** The document that the form describes, and the fields with invalid JSON. */
 export function documentOf(form: Form): { document: Record<string, unknown>; errors: Record<string, string> } {
   const errors: Record<string, string> = {};
   const json = (value: string, path: string) => {
@@ -289,7 +289,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
   const setWhen = (part: Partial<When>) => setForm((before) => ({ ...before, when: { ...before.when, ...part } }));
   const errorOf = (path: string) => local[path] ?? problem?.errors.find((error) => error.path === path || error.path.startsWith(`${path}.`))?.message ?? null;
 
-  /** Save; on top of this version, if it is another one than the form began with. */
+  /** Save; on top of this version, if it differs from the one the form started with. */
   async function save(version?: number) {
     const { document, errors } = documentOf(form);
     setLocal(errors);
@@ -298,11 +298,11 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
       const saved = (job
         ? await act("PATCH", `/api/v1/jobs/${job.job_id}`, { body: patchOf(documentOf(initial).document, document), ifMatch: version ?? job.version, contentType: "application/merge-patch+json" })
         : await act("POST", "/api/v1/jobs", { body: document })) as Job;
-      toast(job ? `${saved.name} was changed.` : `${saved.name} was created.`);
+      toast(job ? `${saved.name} saved.` : `${saved.name} created.`);
       allSaved();
       navigate(`/jobs/${saved.job_id}`);
     } catch {
-      // The problem is shown above the form and at its fields.
+      // The problem is shown above the form and next to its fields.
     }
   }
 
@@ -364,7 +364,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
               </>
             )}
             {form.when.kind === "once" && (
-              <Field label="At" error={errorOf("schedule.at")} hint="In the time zone beside.">
+              <Field label="At" error={errorOf("schedule.at")} hint="In the time zone next to it.">
                 {(props) => <input {...props} className={parts.input} type="datetime-local" value={form.when.at} onChange={(event) => setWhen({ at: event.target.value })} />}
               </Field>
             )}
@@ -400,18 +400,18 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
                 {(props) => <Select {...props} value={form.dst_gap} onChange={(dst_gap) => set({ dst_gap })} options={[["run_after", "run right after the gap"], ["skip", "skip a time that does not exist"]]} />}
               </Field>
               <Field label="When the clocks go back">
-                {(props) => <Select {...props} value={form.dst_overlap} onChange={(dst_overlap) => set({ dst_overlap })} options={[["once", "run once, at the first"], ["twice", "run twice"]]} />}
+                {(props) => <Select {...props} value={form.dst_overlap} onChange={(dst_overlap) => set({ dst_overlap })} options={[["once", "run once, the first time"], ["twice", "run twice"]]} />}
               </Field>
-              {input("jitter", "Jitter in seconds", { path: "schedule.jitter_seconds", numeric: true, placeholder: "0", hint: "Delays the job by a fixed time of up to this, so that not all start at once." })}
+              {input("jitter", "Jitter in seconds", { path: "schedule.jitter_seconds", numeric: true, placeholder: "0", hint: "Delays the job by a fixed time of up to this much, so that jobs do not all start at once." })}
             </div>
           )}
           {form.when.kind !== "once" && (
             <details>
-              <summary>Begin, end, number of runs</summary>
+              <summary>Start, end, number of runs</summary>
               <div className={s.cols} style={{ marginTop: 12 }}>
-                {input("starts", "Begins at", { path: "schedule.starts_at", placeholder: "2027-01-01T00:00:00Z" })}
+                {input("starts", "Starts at", { path: "schedule.starts_at", placeholder: "2027-01-01T00:00:00Z" })}
                 {input("ends", "Ends at", { path: "schedule.ends_at", placeholder: "2027-12-31T23:59:59Z" })}
-                {input("maxRuns", "At most so many runs", { path: "schedule.max_runs", numeric: true })}
+                {input("maxRuns", "Maximum number of runs", { path: "schedule.max_runs", numeric: true })}
               </div>
             </details>
           )}
@@ -423,7 +423,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
             {(["WEBHOOK", "TASK"] as const).map((kind) => (
               <label key={kind}>
                 <input type="radio" name="action" checked={form.action === kind} onChange={() => set({ action: kind })} />
-                {kind === "WEBHOOK" ? "Webhook: an HTTP request" : "Task: a handler of your workers"}
+                {kind === "WEBHOOK" ? "Webhook: an HTTP request" : "Task: a handler in your workers"}
               </label>
             ))}
           </div>
@@ -434,11 +434,11 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
                 {input("url", "URL", { path: "action.url", placeholder: "https://api.example.com/invoices" })}
               </div>
               <div className={s.cols}>
-                {input("headers", "Headers", { path: "action.headers", rows: 3, placeholder: "X-Report: nightly", hint: "One in a line. {{secret:name}} is filled in when the request is sent." })}
+                {input("headers", "Headers", { path: "action.headers", rows: 3, placeholder: "X-Report: nightly", hint: "One per line. {{secret:name}} is filled in when the request is sent." })}
                 {input("body", "Body (JSON)", { path: "action.body", rows: 3, placeholder: '{"kind": "nightly"}' })}
               </div>
               {(secrets.data?.items.length ?? 0) > 0 && (
-                <Field label="Sign requests with the secret" error={errorOf("action.signing_secret")}>
+                <Field label="Sign requests with" error={errorOf("action.signing_secret")}>
                   {(props) => <Select {...props} value={form.signing} onChange={(signing) => set({ signing })} options={[["", "webhook-signing, if it exists"], ...(secrets.data?.items ?? []).map((secret): [string, string] => [secret.name, secret.name])]} />}
                 </Field>
               )}
@@ -462,7 +462,7 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
                     {...props}
                     value={form.backoff}
                     onChange={(backoff) => set({ backoff })}
-                    options={[["EXPONENTIAL_WITH_JITTER", "doubling, with jitter"], ["EXPONENTIAL", "doubling"], ["LINEAR", "growing evenly"], ["FIXED", "always the same"], ...(form.backoff === "LIST" ? [["LIST", "a list (kept as it is)"] as [string, string]] : [])]}
+                    options={[["EXPONENTIAL_WITH_JITTER", "doubling, with jitter"], ["EXPONENTIAL", "doubling"], ["LINEAR", "growing evenly"], ["FIXED", "always the same"], ...(form.backoff === "LIST" ? [["LIST", "a list (kept unchanged)"] as [string, string]] : [])]}
                   />
                 )}
               </Field>
@@ -470,14 +470,14 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
               {input("maxDelay", "Longest delay in seconds", { path: "retry_policy.max_delay_seconds", numeric: true, placeholder: "3600" })}
             </div>
             <div className={s.cols}>
-              {input("timeout", "Timeout of an attempt in seconds", { path: "timeout_seconds", numeric: true })}
-              {input("deadline", "Deadline over all attempts in seconds", { path: "deadline_seconds", numeric: true })}
+              {input("timeout", "Timeout per attempt in seconds", { path: "timeout_seconds", numeric: true })}
+              {input("deadline", "Deadline for all attempts in seconds", { path: "deadline_seconds", numeric: true })}
             </div>
           </div>
         </details>
 
         <details className={s.disclosure}>
-          <summary>If it is late, overlaps, or its worker is lost</summary>
+          <summary>Late runs, overlaps and lost workers</summary>
           <div>
             {form.when.kind !== "once" && (
               <div className={s.cols}>
@@ -501,9 +501,9 @@ function Editor({ initial: given, job, dirty: touched, restart }: { initial: For
         <details className={s.disclosure}>
           <summary>Concurrency, unique key, labels</summary>
           <div className={s.cols}>
-            {input("concurrencyKey", "Concurrency key", { path: "concurrency_key", hint: "Runs of the tenant with the same key run one at a time." })}
-            {input("concurrencyLimit", "So many at once", { path: "concurrency_limit", numeric: true, placeholder: "1" })}
-            {input("uniqueKey", "Unique key", { path: "unique_key", disabled: !!job, hint: "Only one job with it may be waiting or running." })}
+            {input("concurrencyKey", "Concurrency key", { path: "concurrency_key", hint: "The tenant’s runs with the same key run one at a time." })}
+            {input("concurrencyLimit", "Maximum at once", { path: "concurrency_limit", numeric: true, placeholder: "1" })}
+            {input("uniqueKey", "Unique key", { path: "unique_key", disabled: !!job, hint: "Only one job with this key may be waiting or running." })}
             {input("labels", "Labels", { path: "labels", rows: 2, placeholder: "team: billing" })}
           </div>
         </details>
@@ -524,7 +524,7 @@ function CopyAs({ document, close }: { document: Record<string, unknown>; close:
   const texts = renderings(document);
   const [shown, setShown] = useState("JSON");
   return (
-    <Dialog title="The job as text" close={close}>
+    <Dialog title="Job definition" close={close}>
       <div className={parts.segments} role="group" aria-label="Form">
         {Object.keys(texts).map((name) => (
           <button key={name} type="button" aria-pressed={shown === name} onClick={() => setShown(name)}>
@@ -540,11 +540,11 @@ function CopyAs({ document, close }: { document: Record<string, unknown>; close:
   );
 }
 
-/** A refused form; after a concurrent change, both versions. */
+/** A rejected form; after a concurrent change, both versions. */
 function Problem({ problem, job, take, keep }: { problem: ApiProblem; job?: Job; take?: () => void; keep: (version: number) => void }) {
   const outdated = problem.status === 412 && !!job;
   const { data: current, refetch } = useApi<Job>(`/api/v1/jobs/${job?.job_id}`, undefined, { enabled: outdated, exact: true });
-  // The form holds its answer, which this one shares: only a read of its own is sure to be newer.
+  // The form shares this response: only a separate read is sure to be newer.
   useEffect(() => {
     if (outdated) void refetch();
   }, [outdated, problem, refetch]);
@@ -555,8 +555,8 @@ function Problem({ problem, job, take, keep }: { problem: ApiProblem; job?: Job;
       <strong>The job was changed while you were editing it</strong>
       <p>You began with version {job.version}; it is now version {newer?.version ?? "…"}. Nothing was saved yet. Your changes can be saved on top: fields that you did not change keep the values of the other version.</p>
       <div className={s.two} style={{ width: "100%" }}>
-        <Code label="The version you began with" text={pretty(definitionOf(job))} />
-        {newer ? <Code label="The version that is stored now" text={pretty(definitionOf(newer))} /> : <Loading rows={3} />}
+        <Code label="The version you started with" text={pretty(definitionOf(job))} />
+        {newer ? <Code label="The current version" text={pretty(definitionOf(newer))} /> : <Loading rows={3} />}
       </div>
       <div className={parts.filters}>
         <Button small disabled={!newer} onClick={() => newer && keep(newer.version)}>
@@ -570,17 +570,17 @@ function Problem({ problem, job, take, keep }: { problem: ApiProblem; job?: Job;
   );
 }
 
-/** What the schedule means: words, next runs and clock changes, all computed by the server. */
+/** The schedule explained: words, next runs and clock changes, all computed by the server. */
 function PreviewPanel({ form, job, said }: { form: Form; job?: Job; said: string[] }) {
   const body = useMemo(() => ({ schedule: scheduleOf(form), count: 10, ...(job ? { job_id: job.job_id } : {}), ...(form.tenant ? { tenant_id: form.tenant } : {}) }), [form, job]);
   const settled = useSettled(JSON.stringify(body), 250);
   const ready = form.when.kind !== "once" || form.when.at !== "";
   const read = usePost<Preview>("/api/v1/schedules/preview", JSON.parse(settled) as { schedule: Schedule }, ready, true);
-  if (!ready) return <Muted>Choose a time to see what it means.</Muted>;
-  if (read.error?.status === 404) return <Muted>This server does not offer previews yet.</Muted>;
+  if (!ready) return <Muted>Choose a time to see a preview.</Muted>;
+  if (read.error?.status === 404) return <Muted>This server does not support previews yet.</Muted>;
   if (read.error) {
     const first = read.error.errors[0];
-    if (first && said.includes(first.message)) return null; // at its field
+    if (first && said.includes(first.message)) return null; // shown next to its field
     return (
       <p className={parts.fieldError} role="status">
         {first ? first.message : read.error.detail}
@@ -618,7 +618,7 @@ function PreviewPanel({ form, job, said }: { form: Form; job?: Job; said: string
         </Panel>
         <Panel title="When the clocks change">
           {preview.clock_changes.length === 0 ? (
-            <Muted>{form.when.kind === "once" ? "Does not matter for one run." : "They do not change in this zone within 13 months."}</Muted>
+            <Muted>{form.when.kind === "once" ? "No effect on a single run." : "No clock changes in this zone within 13 months."}</Muted>
           ) : (
             <ul className={s.changes}>
               {preview.clock_changes.map((change) => (

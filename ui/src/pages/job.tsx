@@ -1,4 +1,4 @@
-// One job: why it does or does not run, how its runs went, what comes next.
+// One job: why it is or is not running, its past runs, and what comes next.
 import { Pencil, Play, Pause } from "lucide-react";
 import { useEffect, useState } from "react";
 import { Link, useLocation } from "wouter";
@@ -86,12 +86,12 @@ function Content({ job }: { job: Job }) {
               </>
             )}
             <Menu
-              label="More acts"
+              label="More actions"
               items={[
                 { label: "Copy definition…", act: () => setAct("copy") },
                 { label: "New job like this", href: `/jobs/new?like=${job.job_id}`, hidden: !can("create_job") },
-                { label: "Its executions", href: `/executions?job_id=${job.job_id}` },
-                { label: "Its dead letters", href: `/dead-letters?job_id=${job.job_id}&view=list&time=all` },
+                { label: "Executions", href: `/executions?job_id=${job.job_id}` },
+                { label: "Dead letters", href: `/dead-letters?job_id=${job.job_id}&view=list&time=all` },
                 { label: "Delete…", act: () => setAct("delete"), red: true, hidden: !can("delete_job") || job.status === "CANCELLED" },
               ]}
             />
@@ -99,7 +99,7 @@ function Content({ job }: { job: Job }) {
         }
       />
       <p className={parts.lead}>
-        <Link href={`/tenants/${encodeURIComponent(job.tenant_id)}`}>{job.tenant_id}</Link> · <Link href={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link> · {statusWord(job.priority)} priority · version {job.version} · <code>{job.job_id}</code> <CopyButton text={job.job_id} icon label="Copy the id" />
+        <Link href={`/tenants/${encodeURIComponent(job.tenant_id)}`}>{job.tenant_id}</Link> · <Link href={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link> · {statusWord(job.priority)} priority · version {job.version} · <code>{job.job_id}</code> <CopyButton text={job.job_id} icon label="Copy id" />
       </p>
       {job.warnings.map((warning) => (
         <Note key={warning.code}>{warning.message}</Note>
@@ -134,7 +134,7 @@ function Content({ job }: { job: Job }) {
   );
 }
 
-/** The one act that helps, if the caller may do it. */
+/** The one action that helps, if the caller may take it. */
 function Fixes({ why, job, act }: { why: Explanation; job: Job; act: (what: Act) => void }) {
   const can = useCan();
   switch (why.code) {
@@ -197,7 +197,7 @@ function History({ job }: { job: Job }) {
         {(page) => {
           const shown = page.items.filter((run) => run.status !== "SCHEDULED");
           return shown.length === 0 ? (
-            <Empty>It has not run yet.{job.next_run_at ? " Its first run is in the list beside." : ""}</Empty>
+            <Empty>It has not run yet.{job.next_run_at ? " Its first run is in the list of next runs." : ""}</Empty>
           ) : (
             <>
               <RunsChart runs={shown} zone={job.schedule.timezone} />
@@ -215,12 +215,12 @@ function Upcoming({ job }: { job: Job }) {
   return (
     <Panel title="Next 10 runs" actions={<Muted>{scheduleWords(job.schedule)}, {job.schedule.timezone}</Muted>}>
       {job.status !== "SCHEDULED" ? (
-        <Empty>{job.status === "PAUSED" ? "None while it is paused." : "It has no further run."}</Empty>
+        <Empty>{job.status === "PAUSED" ? "No runs while it is paused." : "It has no further runs."}</Empty>
       ) : (
         <Reading of={read} what="next runs" rows={6}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty>It has no further run.</Empty>
+              <Empty>It has no further runs.</Empty>
             ) : (
               <ol className={s.next}>
                 {items.map((run) => (
@@ -242,7 +242,7 @@ function Upcoming({ job }: { job: Job }) {
   );
 }
 
-/** The time that the rule means, where the chosen clock is another one. */
+/** The time in the rule's own zone, if the chosen clock differs. */
 function InItsZone({ at, zone }: { at: string; zone?: string }) {
   const { clock } = useSettings();
   if (!zone || !knownZone(zone) || zoneFor(clock, zone) === zone) return null;
@@ -308,12 +308,12 @@ function Definition({ job }: { job: Job }) {
     ["Zone", schedule.timezone],
     ["What", actionWords(job.action)],
     ["Retries", retryWords(job.retry_policy)],
-    ["Time limit", `${span(job.timeout_seconds)} for each attempt${job.deadline_seconds ? `, ${span(job.deadline_seconds)} over all attempts` : ""}.`],
+    ["Time limit", `${span(job.timeout_seconds)} per attempt${job.deadline_seconds ? `, ${span(job.deadline_seconds)} for all attempts` : ""}.`],
     ["Delivery", DELIVERY_WORDS[job.delivery] ?? job.delivery],
   ];
   if (job.overlap_policy) facts.push(["Overlap", `${job.overlap_policy}: ${OVERLAP_WORDS[job.overlap_policy] ?? ""}`]);
   if (job.misfire_policy) facts.push(["Missed runs", `${job.misfire_policy}: ${MISFIRE_WORDS[job.misfire_policy] ?? ""}`]);
-  if (schedule.dst_gap && schedule.timezone !== "UTC") facts.push(["Clock changes", `${schedule.dst_gap === "skip" ? "A time that does not exist is skipped" : "A time that does not exist runs right after the gap"}; a time that happens twice runs ${schedule.dst_overlap === "twice" ? "twice" : "once"}.`]);
+  if (schedule.dst_gap && schedule.timezone !== "UTC") facts.push(["Clock changes", `${schedule.dst_gap === "skip" ? "A time that does not exist is skipped" : "A time that does not exist runs right after the gap"}; a time that occurs twice runs ${schedule.dst_overlap === "twice" ? "twice" : "once"}.`]);
   if (schedule.jitter_seconds) facts.push(["Jitter", `up to ${span(schedule.jitter_seconds)}`]);
   if (job.start_deadline_seconds) facts.push(["Start deadline", `If it cannot start within ${span(job.start_deadline_seconds)}, it is skipped.`]);
   if (job.concurrency_key) facts.push(["Concurrency key", `${job.concurrency_key}, at most ${job.concurrency_limit ?? 1} at once`]);
@@ -348,7 +348,7 @@ function Audit({ job, versions }: { job: Job; versions?: boolean }) {
         {(page) => {
           const shown = versions ? page.items.filter((entry) => ["create", "update", "replace"].includes(entry.operation)) : page.items;
           return shown.length === 0 ? (
-            <Empty>{versions ? "No change of the definition is recorded." : "No entry is kept."}</Empty>
+            <Empty>{versions ? "No changes of the definition are recorded." : "There are no entries."}</Empty>
           ) : (
             <>
               <AuditEntries entries={shown} zone={job.schedule.timezone} />
@@ -404,7 +404,7 @@ export function AuditEntries({ entries, zone, jobs }: { entries: AuditEntry[]; z
   );
 }
 
-/** The tenant, queue or target whose settings were changed. */
+/** The tenant, queue or target whose settings changed. */
 function Configured({ entry }: { entry: AuditEntry }) {
   const { queue, host } = (entry.to ?? {}) as { queue?: string; host?: string };
   if (entry.operation === "configure_tenant") return <Link href={`/tenants/${encodeURIComponent(entry.tenant_id)}`}>{entry.tenant_id}</Link>;
@@ -412,7 +412,7 @@ function Configured({ entry }: { entry: AuditEntry }) {
   return entry.operation === "configure_target" && host ? <Link href="/targets">{host}</Link> : null;
 }
 
-/** The name of the job that was changed, if the entry has its document. */
+/** The name of the changed job, if the entry has its document. */
 function nameOf(entry: AuditEntry): string {
   const name = ((entry.to ?? entry.from) as { name?: unknown } | null)?.name;
   return typeof name === "string" ? name : (entry.job_id ?? "");

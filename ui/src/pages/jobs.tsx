@@ -1,4 +1,4 @@
-// All jobs: search, filters, acts on one or on many.
+// All jobs: search, filters, actions on one or many.
 import { useEffect, useState } from "react";
 import { Link, useLocation } from "wouter";
 
@@ -42,7 +42,7 @@ export function Jobs() {
   useEffect(() => setSelected(new Set()), [params]);
   const columns = all(me?.tenant_id ?? null, (job) => (
     <Menu
-      label={`Acts on ${job.name}`}
+      label={`Actions for ${job.name}`}
       items={[
         { label: "Why?", href: `/jobs/${job.job_id}` },
         { label: "Run now…", act: () => setAct({ what: "run", job }), hidden: !can("run_job") || job.status === "CANCELLED" },
@@ -101,7 +101,7 @@ export function Jobs() {
               </>
             ) : (
               <>
-                <span>All jobs that match this filter:</span>
+                <span>All jobs matching this filter:</span>
                 {filter.status !== "PAUSED" && (
                   <Button small onClick={() => setMany("pause")}>
                     Pause all…
@@ -119,7 +119,7 @@ export function Jobs() {
         <Reading of={read} what="list of jobs" rows={12}>
           {(page) =>
             page.items.length === 0 && !page.next_page_token ? (
-              <Empty action={filtered ? <Button onClick={() => navigate("/jobs")}>Remove the filters</Button> : <Can op="create_job"><ButtonLink kind="primary" href="/jobs/new">New job</ButtonLink></Can>}>{filtered ? "No job matches." : "There is no job yet."}</Empty>
+              <Empty action={filtered ? <Button onClick={() => navigate("/jobs")}>Clear filters</Button> : <Can op="create_job"><ButtonLink kind="primary" href="/jobs/new">New job</ButtonLink></Can>}>{filtered ? "No jobs match." : "There are no jobs yet."}</Empty>
             ) : (
               <>
                 <Table
@@ -175,7 +175,7 @@ function Filters({ params, set }: { params: URLSearchParams; set: (change: Recor
   const [name, setName] = useState(params.get("name_prefix") ?? "");
   const [label, setLabel] = useState(params.get("label") ?? "");
   const value = (key: string) => params.get(key) ?? "";
-  // The address is the only state of the filter: it also changes by chips and by the way back.
+  // The address is the only state of the filter: chips and the back button change it, too.
   useEffect(() => setName(params.get("name_prefix") ?? ""), [params]);
   useEffect(() => setLabel(params.get("label") ?? ""), [params]);
   const withCurrent = (names: string[], current: string) => (current && !names.includes(current) ? [current, ...names] : names);
@@ -269,7 +269,7 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
     { id: "version", title: "Version", kind: "number", cell: (job) => job.version },
     { id: "created", title: "Created", kind: "nowrap", cell: (job) => <Time at={job.created_at} /> },
     { id: "updated", title: "Updated", kind: "nowrap", cell: (job) => <Time at={job.updated_at} /> },
-    { id: "menu", title: "Acts", kind: "menu", cell: menu },
+    { id: "menu", title: "Actions", kind: "menu", cell: menu },
   ];
   return tenant === null ? columns : columns.filter((column) => column.id !== "tenant");
 }

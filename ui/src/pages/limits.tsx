@@ -23,11 +23,11 @@ export function limitWords(limits: LimitsLike): string {
 type Setting = { name: string; label: string; hint?: string; seconds?: boolean };
 
 export const TENANT_SETTINGS: Setting[] = [
-  { name: "weight", label: "Weight", hint: "Its share of the workers while others wait too." },
-  { name: "max_concurrency", label: "At once", hint: "Empty: no limit. 0 stops it." },
-  { name: "per_second", label: "Starts per second", hint: "Empty: no limit." },
+  { name: "weight", label: "Weight", hint: "Its share of the workers while others are waiting, too." },
+  { name: "max_concurrency", label: "At once", hint: "Empty for no limit; 0 stops it." },
+  { name: "per_second", label: "Starts per second", hint: "Empty for no limit." },
   { name: "burst", label: "Burst" },
-  { name: "max_jobs", label: "Jobs it may have" },
+  { name: "max_jobs", label: "Maximum number of jobs" },
   { name: "ledger_days", label: "History in days" },
   { name: "dead_letter_days", label: "Dead letters in days" },
   { name: "audit_days", label: "Audit trail in days" },
@@ -41,11 +41,11 @@ interface Props {
   path: string;
   settings: Setting[];
   current: LimitsLike & Record<string, unknown>;
-  kept?: string[]; // settings that the form does not show, and sends back as they are
+  kept?: string[]; // settings that the form does not show and sends back unchanged
   close: () => void;
 }
 
-/** All settings at once, because a PUT replaces all. */
+/** Edits all settings at once, because a PUT replaces all of them. */
 export function EditLimits({ title, name, path, settings, current, kept = [], close }: Props) {
   const { act, busy, problem } = useAct();
   const flat: Record<string, unknown> = { ...current, per_second: current.rate_limit?.per_second, burst: current.rate_limit?.burst };
@@ -58,12 +58,12 @@ export function EditLimits({ title, name, path, settings, current, kept = [], cl
     for (const each of kept) body[each] = current[each];
     for (const [key, value] of Object.entries(body)) if (value === null) delete body[key];
     await act("PUT", path, { body });
-    toast(`The settings of ${name} were saved.`);
+    toast(`Settings of ${name} saved.`);
     close();
   }
   return (
     <Confirm title={title} verb="Save" danger={stops} typed={stops ? name : undefined} close={close} confirm={() => void save().catch(() => undefined)} busy={busy} problem={problem}>
-      {stops && <p>With 0 at once nothing of it starts any more, until the limit is raised.</p>}
+      {stops && <p>With a limit of 0, nothing starts until the limit is raised.</p>}
       <div className={s.cols}>
         {settings.map((setting) => (
           <Field key={setting.name} label={setting.label} hint={setting.seconds && values[setting.name] ? span(Number(values[setting.name])) : setting.hint} error={problem?.errors.find((error) => error.path === setting.name || error.path === `rate_limit.${setting.name}`)?.message}>

@@ -1,4 +1,4 @@
-// Acts on many jobs or dead letters: in progress and past.
+// Operations on many jobs or dead letters: in progress and past.
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { Link } from "wouter";
@@ -36,7 +36,7 @@ const STATES = {
 };
 const DONE_WORDS = { pause: "paused", resume: "resumed", replay: "replayed", purge: "purged" };
 const LEFT_WORDS: Record<string, string> = {
-  changed_meanwhile: "changed meanwhile",
+  changed_meanwhile: "changed in the meantime",
   ended: "ended",
   gone: "gone",
   in_use: "being changed by another request",
@@ -44,18 +44,18 @@ const LEFT_WORDS: Record<string, string> = {
   job_deleted: "job deleted",
   occurrence_live: "live again",
   underway: "queued or running",
-  until_passed: "end of the pause has passed",
+  until_passed: "the end of the pause has passed",
 };
 
 export function Progress({ operation }: { operation: Operation }) {
   const { act, busy, problem } = useAct();
   const running = operation.state === "RUNNING";
   const past = operation.done + operation.left;
-  // Counting stopped at 10,000: beyond that the part of the whole is not known, until the end.
+  // Counting stopped at 10,000: beyond that, the share of the total is unknown until the end.
   const beyond = operation.total_at_least && past >= operation.total;
   async function stop() {
     await act("POST", `/api/v1/operations/${operation.operation_id}/stop`);
-    toast("The rest is not done.");
+    toast("Stopped. The rest is left unchanged.");
   }
   return (
     <div className={s.progress}>
@@ -74,7 +74,7 @@ export function Progress({ operation }: { operation: Operation }) {
           {group(operation.done)} {!beyond && `of ${counted(operation.total, operation.total_at_least)} `}
           {DONE_WORDS[operation.act]}
           {beyond && running && " so far"}
-          {operation.left > 0 && `, ${group(operation.left)} left`}
+          {operation.left > 0 && `, ${group(operation.left)} not changed`}
           {operation.left_reasons.length > 0 && ` (${operation.left_reasons.map((each) => `${LEFT_WORDS[each.code] ?? each.code.replaceAll("_", " ")} ${group(each.count)}`).join(", ")})`}
         </span>
         {running && (
@@ -92,7 +92,7 @@ export function Progress({ operation }: { operation: Operation }) {
   );
 }
 
-/** Resume what this operation has paused. */
+/** Resume what this operation paused. */
 function Undo({ operation }: { operation: Operation }) {
   const { act, busy, problem } = useAct();
   async function resume() {
@@ -116,7 +116,7 @@ export function useOperation(id: string | null) {
   const found = read.data?.state;
   useEffect(() => {
     setState(found);
-    // What it has changed is read again; a purge announces nothing else.
+    // What it changed is read again; a purge sends no other event.
     if (found && found !== "RUNNING") void client.invalidateQueries({ predicate: (query) => !String(query.queryKey[0]).startsWith("/api/v1/operations/") });
   }, [found, client]);
   return read;
@@ -152,12 +152,12 @@ export function Operations() {
   return (
     <>
       <PageHead title="Operations" />
-      <Lead>Pauses, resumptions, replays and purges of many at once. The server does them, whether a page is open or not.</Lead>
+      <Lead>Bulk pauses, resumes, replays and purges. The server carries them out, whether or not a page is open.</Lead>
       <Panel flush label="Operations">
         <Reading of={read} what="list of operations" rows={6}>
           {(page) =>
             page.items.length === 0 ? (
-              <Empty>There has been none. Filter the jobs, or open the dead letters, to act on many at once.</Empty>
+              <Empty>There are no operations yet. To start one, filter the jobs or open the dead letters.</Empty>
             ) : (
               <>
                 <ol className={s.entries}>

@@ -7,7 +7,7 @@ import s from "./pages.module.css";
 
 export function Charts({ overview }: { overview: Overview }) {
   const { bucket_seconds: bucket } = overview;
-  // The last one is not over: drawn beside whole ones it would look like a fall.
+  // The last bucket is incomplete: next to whole ones it would look like a drop.
   const series = useMemo(() => overview.series.slice(0, -1), [overview.series]);
   const times = useMemo(() => series.map((each) => Date.parse(each.at) / 1000), [series]);
   const perMinute = 60 / bucket;
@@ -31,14 +31,14 @@ export function Charts({ overview }: { overview: Overview }) {
   const late = overview.lateness_ms;
   return (
     <div className={s.two}>
-      <Series title="Executions per minute" times={times} lines={counts} unit={compact} sentence={`${group(started)} started, ${group(succeeded ?? 0)} succeeded, ${group(failed ?? 0)} failed attempts in ${overview.window}.`} />
+      <Series title="Executions per minute" times={times} lines={counts} unit={compact} sentence={`${group(started)} started, ${group(succeeded ?? 0)} succeeded, ${group(failed ?? 0)} failed attempts in the last ${overview.window}.`} />
       <Series
         title="Lateness (log scale)"
         times={times}
         lines={lateness}
         log
         unit={(value) => duration(value)}
-        sentence={late ? `Half started within ${duration(late.p50)}, 99 of 100 within ${duration(late.p99)}${overview.sampled ? " (of a sample)" : ""}.` : "Nothing has started in this time."}
+        sentence={late ? `Half started within ${duration(late.p50)}, 99 of 100 within ${duration(late.p99)}${overview.sampled ? " (from a sample)" : ""}.` : "Nothing started in this period."}
       />
     </div>
   );

@@ -149,7 +149,7 @@ function NeedsAttention({ items, overview }: { items: Attention[]; overview: Ove
   );
 }
 
-/** Where an item leads, and what the link says. */
+/** The link of an item, and its text. */
 export function wayOf(item: Attention): { href: string; text: string } | null {
   const { kind, id } = item.refers_to;
   switch (kind) {
@@ -192,16 +192,16 @@ function FirstSteps({ workers }: { workers: number }) {
       <ol className={s.steps}>
         <li>
           <strong>{workers ? "A worker is running" : "Start a worker"}</strong>
-          {workers ? <Muted>{plural(workers, "worker")} alive: nothing to do.</Muted> : <Code label="Command" text="hourbell worker" />}
+          {workers ? <Muted>{plural(workers, "worker")} alive, nothing to do.</Muted> : <Code label="Command" text="hourbell worker" />}
         </li>
         <li>
           <strong>Create a job</strong>
-          <span>{can ? <ButtonLink kind="primary" href="/jobs/new">New job</ButtonLink> : <Muted>Your key may only look. A producer’s key can create jobs.</Muted>}</span>
+          <span>{can ? <ButtonLink kind="primary" href="/jobs/new">New job</ButtonLink> : <Muted>Your key is read-only. A producer key can create jobs.</Muted>}</span>
         </li>
         <li>
           <strong>Watch it run</strong>
           <Muted>
-            It appears under <Link href="/executions">Executions</Link> when its time comes.
+            It appears under <Link href="/executions">Executions</Link> when it is due.
           </Muted>
         </li>
       </ol>
@@ -214,7 +214,7 @@ function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: s
   if (!peak) {
     return (
       <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
-        <Muted>Nothing is due in 24 hours.</Muted>
+        <Muted>Nothing is due in the next 24 hours.</Muted>
       </Panel>
     );
   }
@@ -277,7 +277,7 @@ function CellPanel({ leader, workers, failures, window }: { leader: Leader | nul
         <dt>Leader</dt>
         <dd>
           {leader === null ? (
-            "There has never been one. Start hourbell scheduler."
+            "There has been none yet. Start hourbell scheduler."
           ) : leader.present ? (
             <>
               <b>{leader.name ?? "present"}</b>, epoch {leader.epoch}
@@ -289,13 +289,13 @@ function CellPanel({ leader, workers, failures, window }: { leader: Leader | nul
         </dd>
         {leader && (
           <>
-            <dt>Planned to</dt>
+            <dt>Planned until</dt>
             <dd>
               {leader.planned_until ? relative(Date.parse(leader.planned_until), now()) : "–"}
               {leader.planner_lag_seconds !== null && leader.planner_lag_seconds >= 1 ? `, ${duration(leader.planner_lag_seconds * 1000)} behind` : ""}
             </dd>
             <dt>Clock</dt>
-            <dd>{leader.clock_drift_ms === null ? "–" : `${signed(leader.clock_drift_ms)} against the database`}</dd>
+            <dd>{leader.clock_drift_ms === null ? "–" : `${signed(leader.clock_drift_ms)} from the database`}</dd>
           </>
         )}
         {workers && (

@@ -1,4 +1,4 @@
-// Queues and targets: how much waits, who serves it, which limits hold.
+// Queues and targets: what is waiting, which workers serve it, and the limits.
 import { useState } from "react";
 import { Link } from "wouter";
 
@@ -39,11 +39,11 @@ export function Queues() {
     { id: "timeout", title: "Default timeout", cell: (queue) => (queue.default_timeout_seconds ? span(queue.default_timeout_seconds) : "–") },
     {
       id: "menu",
-      title: "Acts",
+      title: "Actions",
       kind: "menu",
       cell: (queue) => (
         <Menu
-          label={`Acts on ${queue.queue}`}
+          label={`Actions for ${queue.queue}`}
           items={[
             { label: "Jobs", href: `/jobs?queue=${encodeURIComponent(queue.queue)}` },
             { label: "Executions", href: `/executions?queue=${encodeURIComponent(queue.queue)}` },
@@ -55,12 +55,12 @@ export function Queues() {
   ];
   return (
     <>
-      <PageHead title="Queues" actions={<ButtonLink href="/targets">Targets of webhooks</ButtonLink>} />
+      <PageHead title="Queues" actions={<ButtonLink href="/targets">Webhook targets</ButtonLink>} />
       <Panel flush label="Queues">
         <Reading of={read} what="list of queues" rows={6}>
           {(page) =>
             page.items.length === 0 ? (
-              <Empty>There is no queue yet. A job that names one creates it.</Empty>
+              <Empty>There are no queues yet. A job that names a queue creates it.</Empty>
             ) : (
               <>
                 <Table label="Queues" columns={columns} rows={page.items} keyOf={(queue) => queue.queue} />
@@ -75,7 +75,7 @@ export function Queues() {
   );
 }
 
-/** Lists have no counts; each row reads its own, from one shared answer. */
+/** Lists have no counts; each row reads its own, from one shared response. */
 function QueueCount({ name, count }: { name: string; count: "ready" | "parked" | "running" | "workers" }) {
   const { data } = useApi<Queue>(`/api/v1/queues/${encodeURIComponent(name)}`);
   return <>{counted(data?.counts?.[count], data?.counts?.at_least.includes(count))}</>;
@@ -131,7 +131,7 @@ export function QueuePage({ name }: { name: string }) {
                 <dd>{queue.default_retry_policy ? retryWords(queue.default_retry_policy) : <Muted>default</Muted>}</dd>
               </dl>
             </Panel>
-            <Panel title="Workers that serve it" flush>
+            <Panel title="Workers serving this queue" flush>
               {workers.data === undefined ? (
                 <Reading of={workers} what="list of workers" rows={3}>
                   {() => null}
@@ -159,20 +159,20 @@ export function Targets() {
   const columns: Column<Target>[] = [
     { id: "host", title: "Host", first: true, cell: (target) => <b>{target.host}</b> },
     { id: "limits", title: "Limits", cell: (target) => limitWords(target as LimitsLike) },
-    { id: "menu", title: "Acts", kind: "menu", cell: (target) => <Menu label={`Acts on ${target.host}`} items={[{ label: "Limits…", act: () => setEditing(target), hidden: !can("set_target") }]} /> },
+    { id: "menu", title: "Actions", kind: "menu", cell: (target) => <Menu label={`Actions for ${target.host}`} items={[{ label: "Limits…", act: () => setEditing(target), hidden: !can("set_target") }]} /> },
   ];
   const open: Column<Circuit>[] = [
     { id: "host", title: "Target", first: true, cell: (circuit) => <b>{circuit.endpoint ?? circuit.host}</b> },
     { id: "tenant", title: "Tenant", cell: (circuit) => circuit.tenant_id ?? "–" },
     { id: "failures", title: "Failures", kind: "number", cell: (circuit) => counted(circuit.failures) },
     { id: "since", title: "Since", cell: (circuit) => <Time at={circuit.since} /> },
-    { id: "until", title: "Tried again", cell: (circuit) => <Time at={circuit.open_until} /> },
+    { id: "until", title: "Next probe", cell: (circuit) => <Time at={circuit.open_until} /> },
     { id: "node", title: "Worker process", cell: (circuit) => circuit.node ?? "–" },
   ];
   return (
     <>
       <PageHead title="Targets" />
-      <Lead>Hosts that webhooks call. A circuit opens when requests keep failing: they are delayed for a while, and use up no attempt.</Lead>
+      <Lead>Hosts that webhooks call. A circuit opens when requests keep failing: further requests are delayed for a while, without using up attempts.</Lead>
       <div className={s.stack}>
         <Panel title="Open circuits" flush>
           <Reading of={circuits} what="list of circuits" rows={2}>
@@ -188,7 +188,7 @@ export function Targets() {
                   <Pager page={page} size={100} noun="host" />
                 </>
               ) : (
-                <Empty>No host has limits.</Empty>
+                <Empty>No hosts have limits.</Empty>
               )
             }
           </Reading>

@@ -78,7 +78,7 @@ export function Reference() {
                 ))}
               </Panel>
             ))}
-            {groups.length === 0 && <Empty>No operation matches.</Empty>}
+            {groups.length === 0 && <Empty>No operations match.</Empty>}
           </div>
         </>
       )}
@@ -155,8 +155,8 @@ function Body({ method, path, operation, schemas }: { method: string; path: stri
       )}
       {example !== undefined && (
         <details>
-          <summary>Example of the body</summary>
-          <Code label="Example of the body" text={pretty(example)} />
+          <summary>Example body</summary>
+          <Code label="Example body" text={pretty(example)} />
         </details>
       )}
       <details>
@@ -167,7 +167,7 @@ function Body({ method, path, operation, schemas }: { method: string; path: stri
             return (
               <li key={status} style={{ padding: "6px 0" }}>
                 <b>{status}</b> {answer.description}
-                {schema && Number(status) < 300 && <Code label={`Answer ${status}`} text={pretty(exampleOf(schema, schemas))} />}
+                {schema && Number(status) < 300 && <Code label={`Response ${status}`} text={pretty(exampleOf(schema, schemas))} />}
               </li>
             );
           })}
@@ -190,7 +190,7 @@ export function typeWords(schema: Schema): string {
   return schema.format ? `${name}, ${schema.format}` : name;
 }
 
-/** A value of a schema: its default, or something of the right type. */
+/** An example value for a schema: its default, or something of the right type. */
 export function exampleOf(schema: Schema, schemas: Record<string, Schema>, depth = 0): unknown {
   if (depth > 20) return {};
   if (schema.$ref) return exampleOf(schemas[schema.$ref.split("/").at(-1) ?? ""] ?? {}, schemas, depth + 1);
@@ -261,7 +261,7 @@ function Try({ method, path, operation, example, keyed }: { method: string; path
         <div>
           <Button onClick={() => (method === "GET" ? void send() : setAsking(true))}>{method === "GET" ? "Send" : "Send…"}</Button>
         </div>
-        {answer !== null && <Code label="Answer" text={answer} />}
+        {answer !== null && <Code label="Response" text={answer} />}
         {asking && (
           <Confirm title={`Send ${method} ${path}?`} verb="Send" danger close={() => setAsking(false)} confirm={() => void send()}>
             <p>This changes something on this server: {operation.summary.toLowerCase()}.</p>

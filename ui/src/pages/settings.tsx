@@ -1,4 +1,4 @@
-// What this browser remembers, and the way to the pages that have no place in the navigation.
+// What this browser remembers, and links to the pages that are not in the navigation.
 import { Link } from "wouter";
 
 import { useCan, useMe } from "../api/hooks";
@@ -22,7 +22,7 @@ export function SettingsPage() {
               {(props) => <Select {...props} value={settings.clock} onChange={(clock) => change({ clock: clock as "utc" })} options={[["utc", "UTC"], ["local", `Local: ${localZone}`], ["job", "Each job in its own zone"]]} />}
             </Field>
             <Field label="Theme">
-              {(props) => <Select {...props} value={settings.theme} onChange={(theme) => change({ theme: theme as "dark" })} options={[["system", "As the system"], ["light", "Light"], ["dark", "Dark"]]} />}
+              {(props) => <Select {...props} value={settings.theme} onChange={(theme) => change({ theme: theme as "dark" })} options={[["system", "Same as the system"], ["light", "Light"], ["dark", "Dark"]]} />}
             </Field>
             <Field label="Rows">
               {(props) => <Select {...props} value={settings.density} onChange={(density) => change({ density: density as "cosy" })} options={[["cosy", "Roomy"], ["compact", "Compact"]]} />}
@@ -37,9 +37,9 @@ export function SettingsPage() {
             </label>
           </div>
           <div>
-            <Button onClick={() => change({ columns: {} })}>Reset the columns of lists</Button>
+            <Button onClick={() => change({ columns: {} })}>Reset list columns</Button>
           </div>
-          <Muted>These choices, and the saved views, are kept in this browser only.</Muted>
+          <Muted>These preferences and the saved views are kept only in this browser.</Muted>
         </fieldset>
         <Panel title="About">
           <dl className={parts.facts}>
@@ -51,7 +51,7 @@ export function SettingsPage() {
             </dd>
             <dt>Licence</dt>
             <dd>
-              Apache-2.0; <a href="/licences.txt">licences of the libraries in this page</a>
+              Apache-2.0; <a href="/licences.txt">licences of the libraries used here</a>
             </dd>
           </dl>
         </Panel>
@@ -61,14 +61,14 @@ export function SettingsPage() {
 }
 
 const PAGES: { href: string; title: string; text: string; op?: string }[] = [
-  { href: "/forecast", title: "Forecast", text: "The load of the next hours, minute by minute" },
+  { href: "/forecast", title: "Forecast", text: "The load of the coming hours, minute by minute" },
   { href: "/tenants", title: "Tenants", text: "Shares, weights and limits" },
-  { href: "/queues", title: "Queues", text: "What waits, and which workers serve it" },
-  { href: "/targets", title: "Targets", text: "Hosts of webhooks, their limits and circuits" },
+  { href: "/queues", title: "Queues", text: "What is waiting, and which workers serve it" },
+  { href: "/targets", title: "Targets", text: "Webhook hosts, their limits and circuits" },
   { href: "/fleet", title: "Fleet", text: "Leader, processes and workers" },
-  { href: "/operations", title: "Operations", text: "Acts on many at once, in progress and past" },
+  { href: "/operations", title: "Operations", text: "Bulk operations, in progress and past" },
   { href: "/monitors", title: "Monitors", text: "Alerts for jobs that do not succeed in time" },
-  { href: "/audit", title: "Audit trail", text: "What was changed, and by which caller", op: "list_audit" },
+  { href: "/audit", title: "Audit trail", text: "What was changed, and by whom", op: "list_audit" },
   { href: "/secrets", title: "Secrets", text: "Names of stored values for webhooks", op: "list_secrets" },
   { href: "/keys", title: "Keys", text: "Create and revoke API keys", op: "list_keys" },
   { href: "/reference", title: "API", text: "Every operation, with examples" },

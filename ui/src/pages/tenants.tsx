@@ -1,4 +1,4 @@
-// Tenants: what share of the work each gets, and what it is entitled to.
+// Tenants: the share of the work that each gets, and is entitled to.
 import { useState, type ReactNode } from "react";
 import { Link } from "wouter";
 
@@ -37,7 +37,7 @@ export function Share({ share, fair }: { share: number | null | undefined; fair:
 const waitingOf = (tenant: string) => `/executions?tenant_id=${encodeURIComponent(tenant)}&status=QUEUED`;
 const runningOf = (tenant: string) => `/executions?tenant_id=${encodeURIComponent(tenant)}&status=RUNNING`;
 
-/** A count of a tenant. One that is a lower bound says so. */
+/** A count of a tenant; a lower bound is marked as such. */
 function Count({ of: tenant, name }: { of: Tenant; name: Exclude<keyof NonNullable<Tenant["counts"]>, "at_least"> }) {
   const number = tenant.counts?.[name];
   return (
@@ -55,7 +55,7 @@ export function Tenants() {
   const [pausing, setPausing] = useState<string | null>(null);
   const [editing, setEditing] = useState<Tenant | null>(null);
   const read = useApi<Page<Tenant>>("/api/v1/tenants", byName ? { page_size: 100, counts: true, page_token: params.get("after") } : { order: "share", counts: true }, { keep: true, hold: pausing !== null || editing !== null });
-  // Those that started nothing have no share, and follow by name.
+  // Tenants that started nothing have no share and follow by name.
   const others = useApi<Page<Tenant>>("/api/v1/tenants", { page_size: 100, counts: true }, { enabled: !byName, hold: pausing !== null || editing !== null });
   const rowsOf = (page: Page<Tenant>) => (byName ? page.items : [...page.items, ...(others.data?.items ?? []).filter((other) => page.items.every((each) => each.tenant_id !== other.tenant_id))]);
   const columns: Column<Tenant>[] = [
@@ -80,11 +80,11 @@ export function Tenants() {
     { id: "limits", title: "Limits", cell: (tenant) => limitWords(tenant as LimitsLike) },
     {
       id: "menu",
-      title: "Acts",
+      title: "Actions",
       kind: "menu",
       cell: (tenant) => (
         <Menu
-          label={`Acts on ${tenant.tenant_id}`}
+          label={`Actions for ${tenant.tenant_id}`}
           items={[
             { label: "Jobs", href: `/jobs?tenant_id=${encodeURIComponent(tenant.tenant_id)}` },
             { label: "Forecast", href: `/forecast?tenant_id=${encodeURIComponent(tenant.tenant_id)}` },
@@ -98,17 +98,17 @@ export function Tenants() {
   return (
     <>
       <PageHead title="Tenants" actions={<Segments label="Order" current={byName ? "name" : "share"} items={[{ id: "share", text: "By share", href: "/tenants" }, { id: "name", text: "By name", href: "/tenants?order=name" }]} />} />
-      {!byName && <Lead>The bar is a tenant’s share of all starts in the last hour; the tick is its fair share by weight among those that had work. More than the fair share is no fault: it uses what others leave.</Lead>}
-      <Lead>Waiting are the executions whose time has come and that have not started, for whatever reason; parked are those of them that wait for the tenant’s own limits.</Lead>
+      {!byName && <Lead>The bar is a tenant’s share of all starts in the last hour; the tick is its fair share, by weight, among tenants that had work. More than the fair share is fine: the tenant uses what others leave.</Lead>}
+      <Lead>Waiting counts executions that are due but have not started, for whatever reason; parked counts those among them that wait for the tenant’s own limits.</Lead>
       <Panel flush label="Tenants">
         <Reading of={read} what="list of tenants" rows={8}>
           {(page) =>
             rowsOf(page).length === 0 ? (
-              <Empty>There is no tenant yet. A job that names one creates it.</Empty>
+              <Empty>There are no tenants yet. A job that names a tenant creates it.</Empty>
             ) : (
               <>
                 <Table label="Tenants" columns={byName ? columns.filter((column) => !["bar", "share", "fair"].includes(column.id)) : columns} rows={rowsOf(page)} keyOf={(tenant) => tenant.tenant_id} />
-                {byName ? <Pager page={page} size={100} noun="tenant" /> : <TableFooter>{plural(rowsOf(page).length, "tenant")}{others.data?.next_page_token ? "; there are more: see them by name" : ""}.</TableFooter>}
+                {byName ? <Pager page={page} size={100} noun="tenant" /> : <TableFooter>{plural(rowsOf(page).length, "tenant")}{others.data?.next_page_token ? "; to see more, sort by name" : ""}.</TableFooter>}
               </>
             )
           }

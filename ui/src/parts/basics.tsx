@@ -97,7 +97,7 @@ export function Loading({ rows = 6 }: { rows?: number }) {
   );
 }
 
-/** What went wrong and what can be done; counts down where the server has named a time. */
+/** What went wrong and what to do about it; counts down if the server gave a time. */
 export function Failure({ problem, again, what }: { problem: ApiProblem; again?: () => void; what?: string }) {
   const me = useMe();
   if (problem.status === 403 && what) {
@@ -108,7 +108,7 @@ export function Failure({ problem, again, what }: { problem: ApiProblem; again?:
     );
   }
   if (problem.status === 404 && what) {
-    return <Empty action={again && <Button onClick={again}>Look again</Button>}>{problem.code === "unknown_route" ? `This server does not offer ${what} yet.` : `No such ${what}, or it belongs to another tenant, or it is no longer kept.`}</Empty>;
+    return <Empty action={again && <Button onClick={again}>Try again</Button>}>{problem.code === "unknown_route" ? `This server does not support this yet: ${what}.` : `There is no such ${what}. It may have been removed, or may belong to another tenant.`}</Empty>;
   }
   return (
     <div className={s.failure} role="alert">
@@ -156,11 +156,11 @@ function Again({ again, seconds }: { again: () => void; seconds: number }) {
   );
 }
 
-/** The states of a read: loading, failed, failed after it was there, there. */
+/** The states of a read: loading, failed, stale after a failure, loaded. */
 export function Reading<T>({ of, what, rows, page, children }: { of: Read<T>; what: string; rows?: number; page?: string; children: (value: T) => ReactNode }) {
   const { clock } = useSettings();
   if (of.data === undefined) {
-    // A page that takes its heading from the answer needs one without it.
+    // A page that takes its heading from the response needs one until it is loaded.
     return (
       <>
         {page && <PageHead title={page} />}
@@ -185,7 +185,7 @@ export function Reading<T>({ of, what, rows, page, children }: { of: Read<T>; wh
   );
 }
 
-/** An instant: relative first where it is near, the rest in the tooltip. */
+/** An instant: relative if it is near, with the rest in the tooltip. */
 export function Time({ at, zone, mode = "auto", seconds = true }: { at: string | null | undefined; zone?: string | null; mode?: "auto" | "absolute" | "relative" | "short"; seconds?: boolean }) {
   const { clock } = useSettings();
   useTick(mode === "absolute" || mode === "short" ? 60_000 : 1000);
@@ -206,7 +206,7 @@ export function Time({ at, zone, mode = "auto", seconds = true }: { at: string |
 
 const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d))/;
 
-/** A sentence of the server. Its instants are shown in the chosen clock. */
+/** A sentence from the server, with its instants shown in the chosen clock. */
 export function Told({ text, zone }: { text: string; zone?: string | null }) {
   return text.split(INSTANT).map((part, index) => (index % 2 ? <Time key={index} at={part} zone={zone} mode="absolute" /> : part));
 }
@@ -222,7 +222,7 @@ export function When({ at, zone }: { at: string | null | undefined; zone?: strin
 }
 
 export function copyText(text: string): boolean {
-  // navigator.clipboard exists on HTTPS and localhost only.
+  // navigator.clipboard exists only on HTTPS and localhost.
   if (navigator.clipboard) {
     void navigator.clipboard.writeText(text);
     return true;

@@ -73,7 +73,7 @@ export function Chips({ chips, clear }: { chips: { name: string; value: string; 
   );
 }
 
-/** A few choices in a row, as links: the choice is in the address. */
+/** A few choices in a row, as links: the current one is in the address. */
 export function Segments({ label, items, current }: { label: string; items: { id: string; text: string; href: string }[]; current: string }) {
   return (
     <nav className={s.segments} aria-label={label}>

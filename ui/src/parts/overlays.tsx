@@ -7,11 +7,11 @@ import type { ApiProblem } from "../api/client";
 import { Button, Failure, styles as s } from "./basics";
 import { Field } from "./fields";
 
-/** A modal dialog. The native element keeps the focus inside and gives it back. */
+/** A modal dialog. The native element traps the focus and restores it. */
 export function Dialog({ title, close, children }: { title: string; close: () => void; children: ReactNode }) {
   const element = useRef<HTMLDialogElement>(null);
   const id = useId();
-  // Its cleanup runs before the element is removed: afterwards it could not give back the focus.
+  // The cleanup runs before the element is removed, after which it could not restore the focus.
   useLayoutEffect(() => {
     const dialog = element.current;
     if (dialog && !dialog.open) dialog.showModal();
@@ -33,7 +33,7 @@ interface ConfirmProps {
   verb: string;
   danger?: boolean;
   typed?: string; // what must be typed first
-  waiting?: boolean; // what would be done is not known yet
+  waiting?: boolean; // the effect is not known yet
   busy?: boolean;
   problem?: ApiProblem | null;
   close: () => void;
@@ -41,7 +41,7 @@ interface ConfirmProps {
   children?: ReactNode;
 }
 
-/** Asks before something is done. For a red button focus starts on Cancel, and Enter never triggers it. */
+/** Asks for confirmation. For a red button, focus starts on Cancel, and Enter never triggers it. */
 export function Confirm({ title, verb, danger, typed, waiting, busy, problem, close, confirm, children }: ConfirmProps) {
   const [text, setText] = useState("");
   const ready = !waiting && (!typed || text.trim() === typed.trim());
@@ -175,7 +175,7 @@ function set(next: Message[]): void {
   for (const listener of listeners) listener();
 }
 
-/** Say what was done, for a while. */
+/** Show a message for a while. */
 export function toast(text: string, options: { undo?: () => void; href?: string } = {}): void {
   const id = ++count;
   set([...messages, { id, text, ...options }]);

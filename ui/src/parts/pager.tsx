@@ -1,4 +1,4 @@
-// Pages of a list by the tokens of the server.
+// Pages of a list, by the server's tokens.
 import { Link, useLocation } from "wouter";
 
 import { changed, useParams } from "../lib/url";
@@ -14,7 +14,7 @@ interface Props {
   many?: string;
 }
 
-/** How many rows are here, how far back they reach, and the way to older ones. */
+/** How many rows there are, how far back they go, and links to older ones. */
 export function Pager({ page, size, noun, many, back }: Props) {
   const [params] = useParams();
   const [path] = useLocation();

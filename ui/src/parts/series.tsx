@@ -1,4 +1,4 @@
-// Time series on a canvas, with a sentence and a table for those who cannot see it.
+// Time series on a canvas, with a sentence and a table as alternatives for people who cannot see it.
 import { useEffect, useMemo, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -136,7 +136,7 @@ export function Series({ title, sentence, times, lines, log, unit }: Props) {
   );
 }
 
-/** The points that no line leads to: without a mark they would be invisible. */
+/** Isolated points, which would be invisible without a mark. */
 function alone(chart: uPlot, series: number): number[] {
   const values = chart.data[series] ?? [];
   const there = (index: number) => values[index] !== null && values[index] !== undefined;

@@ -1,4 +1,4 @@
-// Small drawings in SVG: the last runs of a job, the load of a day, the history of runs.
+// Small SVG charts: the last runs of a job, the load of a day, the history of runs.
 import { useEffect, useId, useMemo, useRef, useState } from "react";
 import { useLocation } from "wouter";
 
@@ -47,7 +47,7 @@ export function LastRuns({ outcomes }: { outcomes: Outcome[] }) {
   const counts = new Map<string, number>();
   for (const { status } of shown) counts.set(status, (counts.get(status) ?? 0) + 1);
   const words = [...counts].map(([status, count]) => `${count} ${statusWord(status).toLowerCase()}`).join(", ");
-  if (!shown.length) return <span className={s.none}>No run yet</span>;
+  if (!shown.length) return <span className={s.none}>No runs yet</span>;
   return (
     <svg className={s.last} width={20 * STEP} height={14} viewBox={`0 0 ${20 * STEP} 14`} role="img" aria-label={`Last ${shown.length} runs: ${words}`}>
       <title>{`Last ${shown.length} runs: ${words}`}</title>
@@ -59,7 +59,7 @@ export function LastRuns({ outcomes }: { outcomes: Outcome[] }) {
   );
 }
 
-/** Counts as bars, such as the executions due in each of the next 24 hours. */
+/** Counts as bars, such as the executions due per hour. */
 export function Bars({ values, label, labels }: { values: number[]; label: string; labels: (index: number) => string }) {
   const most = Math.max(1, ...values);
   const step = 100 / Math.max(1, values.length);

@@ -33,7 +33,7 @@ const ICONS: Record<string, LucideIcon> = {
   PAUSED: Pause,
 };
 
-/** A status as an icon and a word, never as a colour alone. */
+/** A status as an icon and a word, never only as a colour. */
 export function Status({ status, detail }: { status: string; detail?: string | null }) {
   const Icon = ICONS[status] ?? Clock;
   const colour = status === "COMPLETED" ? "succeeded" : status.toLowerCase();
@@ -46,7 +46,7 @@ export function Status({ status, detail }: { status: string; detail?: string | n
   );
 }
 
-/** A word in a colour that repeats what the word says. */
+/** A word in a matching colour. */
 export function Badge({ text, colour }: { text: string; colour: string }) {
   return (
     <span className={s.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)`, paddingLeft: 8 } as React.CSSProperties}>

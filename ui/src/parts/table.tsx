@@ -1,4 +1,4 @@
-// A table of rows from the server: columns by choice, cards on a phone, j and k between rows.
+// A table of rows from the server: selectable columns, cards on a phone, j and k to move between rows.
 import { ArrowDown } from "lucide-react";
 import { useEffect, useRef, type ReactNode } from "react";
 import { useLocation } from "wouter";
@@ -23,7 +23,7 @@ interface Props<T> {
   columns: Column<T>[];
   rows: T[];
   keyOf: (row: T) => string;
-  nameOf?: (row: T) => string; // what its checkbox is called
+  nameOf?: (row: T) => string; // the name of its checkbox
   open?: (row: T) => string; // where Enter leads
   selected?: Set<string>;
   select?: (keys: Set<string>) => void;

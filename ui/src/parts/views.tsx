@@ -19,7 +19,7 @@ const PAGE = 500;
 
 type Row = Record<string, unknown>;
 
-/** All rows of the list that a filter selects, newest first, up to a bound. */
+/** All rows that match a filter, newest first, up to a limit. */
 async function rowsOf(path: string, query: Query): Promise<{ rows: Row[]; more: boolean }> {
   const rows: Row[] = [];
   let token: string | null = null;
@@ -40,7 +40,7 @@ function download(name: string, type: string, text: string): void {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** What can be done with a list as it is filtered now. `query` is that of the API, without its page. */
+/** Actions on the list with its current filter. `query` is the API query, without the page. */
 export function Views({ list, path, query }: { list: string; path: string; query: Query }) {
   const { views } = useSettings();
   const [params] = useParams();
@@ -53,7 +53,7 @@ export function Views({ list, path, query }: { list: string; path: string; query
     try {
       const { rows, more } = await rowsOf(path, query);
       download(`${list}.${kind}`, kind === "csv" ? "text/csv" : "application/json", kind === "csv" ? csvOf(rows) : `${pretty(rows)}\n`);
-      toast(more ? `The newest ${group(rows.length)} rows were exported; there are more.` : `${plural(rows.length, "row")} exported.`);
+      toast(more ? `Exported the newest ${group(rows.length)} rows; there are more.` : `${plural(rows.length, "row")} exported.`);
     } catch (error) {
       toast(`The export failed. ${error instanceof ApiProblem ? error.detail : String(error)}`);
     } finally {
@@ -112,7 +112,7 @@ function SavedViews({ list, query, close }: { list: string; query: string; close
           ))}
         </ul>
       )}
-      <Field label="Name of the view" hint={`Keeps the filter as it is now (${query ? decodeURIComponent(query.replaceAll("+", " ")).replaceAll("&", ", ") : "none"}), in this browser only.`}>
+      <Field label="Name of the view" hint={`Saves the current filter (${query ? decodeURIComponent(query.replaceAll("+", " ")).replaceAll("&", ", ") : "none"}), only in this browser.`}>
         {(props) => <input {...props} className={s.input} autoComplete="off" maxLength={60} value={name} onChange={(event) => setName(event.target.value)} />}
       </Field>
     </Confirm>

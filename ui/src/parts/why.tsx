@@ -1,4 +1,4 @@
-// The answer to "why did it not run?": one sentence, who holds it, until when, and what can be done.
+// The answer to "why did it not run?": one sentence, what holds it, until when, and what to do.
 import { CalendarX2, CircleHelp, Clock, Flag, Hourglass, Layers2, Pause, Play, Gauge, RotateCw, ServerOff, Skull, Zap, type LucideIcon } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "wouter";
@@ -120,12 +120,12 @@ function Answer({ explanation, zone, actions }: { explanation: Explanation; zone
   );
 }
 
-/** Without the call that would help: here it is a button. */
+/** Without the suggested API call, which is a button here. */
 function forPeople(message: string): string {
   return message.replace(/ [^.]*\b(?:GET|POST|PUT|PATCH|DELETE) \/api\/\S+/, "");
 }
 
-/** The times of the message, in the chosen clock. */
+/** The times in the message, in the chosen clock. */
 function PausedBy({ pause, zone }: { pause: NonNullable<Explanation["paused"]>; zone?: string }) {
   return (
     <>
@@ -137,8 +137,8 @@ function PausedBy({ pause, zone }: { pause: NonNullable<Explanation["paused"]>; 
 
 function capitalUntil(code: string): string {
   if (code === "not_due") return "It runs";
-  if (code === "retrying") return "It is tried again";
+  if (code === "retrying") return "It is retried";
   if (code === "running") return "Its lease ends";
-  if (code === "paused") return "It is resumed";
-  return "That changes";
+  if (code === "paused") return "It resumes";
+  return "This ends";
 }

@@ -7,7 +7,7 @@ import type { Job, Page } from "../api/types";
 import { Status } from "../parts/status";
 import s from "./shell.module.css";
 
-/** Finds a job by the beginning of its name, or opens what has this id. */
+/** Finds a job by the beginning of its name, or opens a page by id. */
 export function Search() {
   const [text, setText] = useState("");
   const [active, setActive] = useState(0);
@@ -88,7 +88,7 @@ export function Search() {
           ) : found.data === undefined ? (
             <p>Searching …</p>
           ) : jobs.length === 0 ? (
-            <p>{found.data.next_page_token ? `No name begins with “${settled}” among the jobs looked at. Press Enter to search further.` : `No job has a name that begins with “${settled}”.`}</p>
+            <p>{found.data.next_page_token ? `No names begin with “${settled}” among the jobs searched so far. Press Enter to search further.` : `No job names begin with “${settled}”.`}</p>
           ) : null}
           <ul id="search-found" role="listbox" aria-label="Jobs">
             {jobs.map((job, index) => (

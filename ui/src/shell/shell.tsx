@@ -1,4 +1,4 @@
-// Navigation, top bar and what is true on every page.
+// Navigation, top bar and banners that apply to every page.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Activity, CalendarClock, Grid3x3, LayoutDashboard, Moon, MoreHorizontal, Server, Skull, Sun, Users, Layers, ListChecks, KeyRound, BookOpen, Settings as SettingsIcon } from "lucide-react";
 import { useEffect, useRef, useState, type ReactNode } from "react";
@@ -51,11 +51,11 @@ export function Shell({ lost, children }: { lost: ApiProblem | null; children: R
       return;
     }
     scrollTo(0, 0);
-    // The page may still be loading: its heading gets the focus when it appears, unless something else has taken it.
+    // The page may still be loading: its heading gets the focus when it appears, unless something else has it by then.
     main.current?.focus({ preventScroll: true });
     let tries = 0;
     const timer = setInterval(() => {
-      // While a page loads, the one before is still there, hidden.
+      // While a page loads, the previous one is still there, hidden.
       const headings = Array.from(main.current?.querySelectorAll<HTMLElement>("h1") ?? []);
       const heading = headings.find((each) => each.offsetParent !== null);
       if (heading && document.activeElement === main.current) heading.focus({ preventScroll: true });
@@ -84,7 +84,7 @@ export function Shell({ lost, children }: { lost: ApiProblem | null; children: R
   return (
     <>
       <a className={s.skip} href="#main">
-        Skip to the content
+        Skip to content
       </a>
       <div className={s.frame}>
         <header className={s.top}>
@@ -156,7 +156,7 @@ function ClockMenu() {
   const name = clock === "job" ? "Job’s zone" : zoneName(now(), zone);
   return (
     <Menu
-      label="Clock of all times"
+      label="Clock for all times"
       className={`${s.tool} ${s.clock}`}
       items={[
         { label: "UTC", act: () => change({ clock: "utc" }) },
@@ -174,9 +174,9 @@ function ClockMenu() {
 
 const STREAM_WORDS = { open: "Live", connecting: "Connecting", polling: "Polling", paused: "Paused" };
 const STREAM_TITLES = {
-  open: "Changes appear by themselves. Click, or press l, to pause.",
-  connecting: "Connecting to the stream of changes.",
-  polling: "No stream: the page is read again every 10 seconds.",
+  open: "Changes appear automatically. Click, or press l, to pause.",
+  connecting: "Connecting to the change stream.",
+  polling: "No stream: the page is refreshed every 10 seconds.",
   paused: "Nothing is refreshed. Click, or press l, to continue.",
 };
 
@@ -210,7 +210,7 @@ function KeyMenu({ help }: { help: () => void }) {
     try {
       await call("DELETE", "/api/v1/session");
     } catch (error) {
-      // A session that has ended already is signed out.
+      // A session that has already ended is signed out.
       if ((error as ApiProblem).status !== 401) return toast(`You are still signed in. ${(error as ApiProblem).detail}`);
     }
     await client.resetQueries();
@@ -236,26 +236,26 @@ function KeyMenu({ help }: { help: () => void }) {
   );
 }
 
-/** What makes every page untrue or incomplete. */
+/** What makes every page stale or incomplete. */
 function Alarm({ lost }: { lost: ApiProblem | null }) {
   useTick(1000);
   const leader = useQuery<{ leader?: Leader | null }>({ queryKey: ["live"], enabled: false }).data?.leader;
   if (lost) {
     return (
       <div className={s.alarm} role="alert">
-        {lost.title}. {lost.detail} What you see is not current.
+        {lost.title}. {lost.detail} What you see may be out of date.
       </div>
     );
   }
   if (leader && !leader.present) {
     return (
       <div className={s.alarm} role="alert">
-        No scheduler leads{leader.expires_at ? ` since ${rough(now() - Date.parse(leader.expires_at))}` : ""}. Workers finish what they have, and this page works; no further run is planned.
+        No scheduler has been leading{leader.expires_at ? ` for ${rough(now() - Date.parse(leader.expires_at))}` : ""}. Workers finish what they have and this page works, but no further runs are planned.
       </div>
     );
   }
   if (Math.abs(clockOffset()) > 2000) {
-    return <div className={s.open}>The clock of this computer is {rough(Math.abs(clockOffset()))} {clockOffset() > 0 ? "behind" : "ahead of"} the server. Times here are those of the server.</div>;
+    return <div className={s.open}>The clock of this computer is {rough(Math.abs(clockOffset()))} {clockOffset() > 0 ? "behind" : "ahead of"} the server. Times shown here are the server’s.</div>;
   }
   return null;
 }
@@ -267,12 +267,12 @@ function OpenServer() {
   if (me?.authenticated_by === "nothing" && path === "/") {
     return (
       <div className={s.open}>
-        <span>Open to this machine: no key exists yet, so every user of this computer can do everything.</span>
+        <span>No keys exist yet, so every user of this computer can do everything.</span>
         <Link href="/keys">Create the first key</Link>
       </div>
     );
   }
-  return plain && path === "/" ? <div className={s.open}>This connection is not encrypted. Use HTTPS for anything but a test.</div> : null;
+  return plain && path === "/" ? <div className={s.open}>This connection is not encrypted. Use HTTPS for anything but testing.</div> : null;
 }
 
 const SHORTCUTS: [string, string][] = [
@@ -286,14 +286,14 @@ const SHORTCUTS: [string, string][] = [
   ["g q", "Queues"],
   ["g w", "Fleet"],
   ["n", "New job"],
-  ["j k", "Next and previous row of a list"],
+  ["j k", "Next and previous row"],
   ["Enter", "Open the row"],
   ["x", "Select the row"],
   ["r", "Run now, or replay (asks first)"],
   ["p", "Pause or resume (asks first)"],
   ["e", "Edit the job"],
-  ["z", "Next clock: UTC, local, of the job"],
-  ["l", "Live on and off"],
+  ["z", "Next clock: UTC, local, each job’s own"],
+  ["l", "Turn live updates on or off"],
   ["Esc", "Close"],
 ];
 
@@ -312,7 +312,7 @@ function Help({ close }: { close: () => void }) {
           </div>
         ))}
       </dl>
-      <p>Single letters are ignored while you type. They can be switched off in the settings.</p>
+      <p>Single letters are ignored while you type. You can turn them off in the settings.</p>
     </Dialog>
   );
 }

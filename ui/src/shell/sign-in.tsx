@@ -6,7 +6,7 @@ import { Field } from "../parts/fields";
 import { Logo } from "./shell";
 import s from "./shell.module.css";
 
-/** Exchanges an API key for a session. The key is not kept by the page. */
+/** Exchanges an API key for a session. The page does not keep the key. */
 export function SignIn({ signedIn }: { signedIn: () => Promise<unknown> }) {
   const [key, setKey] = useState("");
   const [problem, setProblem] = useState<ApiProblem | null>(null);
@@ -57,9 +57,9 @@ export function SignIn({ signedIn }: { signedIn: () => Promise<unknown> }) {
         </Button>
         <details>
           <summary>How do I get a key?</summary>
-          <p className={parts.muted}>An administrator creates one on the page Keys, or on the server with</p>
+          <p className={parts.muted}>An administrator creates one on the Keys page, or on the server with</p>
           <Code label="Command" text="hourbell keys create --role viewer --name ME" />
-          <p className={parts.muted}>The page keeps no copy: it gets a session cookie, which ends after 12 hours without use.</p>
+          <p className={parts.muted}>This page does not keep the key: it gets a session cookie, which expires after 12 hours without use.</p>
         </details>
       </form>
     </main>
@@ -67,7 +67,7 @@ export function SignIn({ signedIn }: { signedIn: () => Promise<unknown> }) {
 }
 
 function words(problem: ApiProblem): string {
-  if (problem.status === 401) return "This key is not known, or was revoked.";
-  if (problem.status === 404) return "This server has no sign-in yet. Start it without keys on loopback to use the dashboard.";
+  if (problem.status === 401) return "This key is unknown or was revoked.";
+  if (problem.status === 404) return "This server does not support sign-in yet. To use the dashboard, start it without keys on loopback.";
   return problem.detail || problem.title;
 }

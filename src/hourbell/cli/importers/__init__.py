@@ -1,7 +1,7 @@
-"""Jobs of other schedulers, as jobs of Hourbell. Nothing that is read is executed.
+"""Import jobs from other schedulers. Input is parsed, never executed.
 
-Each module reads one format: `crontab`, `celery` (beat), `k8s` (CronJobs), `eventbridge`. What cannot be carried over is never dropped without a word: it
-becomes a note, which is a comment in the resulting file.
+Each module reads one format: `crontab`, `celery` (beat), `k8s` (CronJobs), `eventbridge`. Nothing is dropped silently: whatever
+cannot be imported becomes a note, written as a comment in the resulting file.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:-]+")
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """One job, and what could not be carried over."""
+    """One job, and notes on what could not be imported."""
 
     document: dict[str, Any]
     notes: Sequence[str] = ()
-    is_usable: bool = True  # False: written as a comment only
+    is_usable: bool = True  # False: written only as a comment
 
 
 class Import(msgspec.Struct, frozen=True):
-    """All jobs of a file, and notes about the file as a whole."""
+    """All jobs in a file, and notes about the file as a whole."""
 
     jobs: Sequence[Imported]
     notes: Sequence[str] = ()
 
 
 class NotReadable(Exception):
-    """The file is not of the expected format; the message says why."""
+    """The file does not have the expected format; the message says why."""
 
 
 def job_name(text: str) -> str:
-    """A name made of any text."""
+    """Turn any text into a job name."""
     return _NOT_IN_NAMES.sub("-", text).strip("-.")[:MAX_NAME] or "job"
 
 
 def with_distinct_names(jobs: Iterable[Imported]) -> list[Imported]:
-    """The same jobs; a name that was taken gets a number."""
+    """The same jobs; a duplicate name gets a number."""
     taken: set[str] = set()
     distinct = []
     for job in jobs:

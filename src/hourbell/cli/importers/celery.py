@@ -40,7 +40,7 @@ class _Found(msgspec.Struct):
     has_calls: bool = False  # of add_periodic_task
 
     def add(self, entries: ast.expr, line: int) -> None:
-        """Record entries that are merged into the schedule."""
+        """Record entries to merge into the schedule."""
         if isinstance(entries, ast.Dict):
             self.added += zip(entries.keys, entries.values, strict=True)
         else:
@@ -50,11 +50,11 @@ class _Found(msgspec.Struct):
 
 
 def read_beat_schedule(text: str, timezone: str | None = None) -> Import:
-    """The entries of a beat schedule. A given time zone replaces the one of the file."""
+    """The entries of a beat schedule. `timezone` overrides the one in the file."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise NotReadable(f"it is not Python: line {error.lineno}: {error.msg}") from None
+        raise NotReadable(f"it is not valid Python: line {error.lineno}: {error.msg}") from None
     found = _found(tree)
     if found.assigned is None and not found.added and not found.has_calls:
         raise NotReadable(f"it assigns no dictionary to {', '.join(_SCHEDULES)}")
@@ -73,25 +73,25 @@ def read_beat_schedule(text: str, timezone: str | None = None) -> Import:
 
 
 def _timezone(found: _Found) -> str | None:
-    """The time zone that the file sets, or None with a note."""
+    """The time zone that the file sets; otherwise None, with a note."""
     timezone = _constant(found.timezone)
     if isinstance(timezone, str):
         return timezone
     if found.timezone is None or timezone is None:
         found.notes.append(
-            "no timezone is set in this file: Celery then uses UTC, and so do the jobs; if another "
+            "this file sets no timezone: Celery then uses UTC, and so do the jobs; if another "
             "file sets it, import again with --timezone"
         )
     else:
         found.notes.append(
             f"the timezone is computed: {ast.unparse(found.timezone)}. Import again with "
-            f"--timezone; without it the rules are in UTC"
+            f"--timezone; otherwise the rules are in UTC"
         )
     return None
 
 
 def _found(tree: ast.Module) -> _Found:
-    """The time zone and the schedule, wherever the file sets them."""
+    """The time zone and the schedule, wherever in the file they are set."""
     found = _Found()
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.stmt, ast.Call))]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
@@ -102,7 +102,7 @@ def _found(tree: ast.Module) -> _Found:
 
 
 def _adds_entries(node: ast.stmt | ast.Call, found: _Found) -> bool:
-    """Record the entries that a statement or a call adds; False: it adds none."""
+    """Record the entries that a statement or a call adds; False if it adds none."""
     match node:
         case ast.Assign(targets=[ast.Subscript(value=target, slice=key)]):
             if _last_name(target) in _SCHEDULES:  # beat_schedule["x"] = {…}
@@ -125,7 +125,7 @@ def _adds_entries(node: ast.stmt | ast.Call, found: _Found) -> bool:
                 return True
         case ast.Call(func=function) if _last_name(function) == "add_periodic_task":
             found.has_calls = True
-            found.notes.append(f"line {node.lineno}: is not carried over: {ast.unparse(node)}")
+            found.notes.append(f"line {node.lineno}: not carried over: {ast.unparse(node)}")
             return True
     return False
 
@@ -139,8 +139,8 @@ def _settings(node: ast.stmt | ast.Call) -> Iterator[tuple[str, ast.expr]]:
         case ast.AnnAssign(value=ast.expr() as value):
             yield _last_name(node.target), value
         case ast.Call():
-            # app.conf.update(beat_schedule={…}). Other calls have parameters of the same names, as in
-            # DateTime(timezone=True), so that only a literal of the right type counts.
+            # app.conf.update(beat_schedule={…}). Other calls have parameters with the same names, as in
+            # DateTime(timezone=True), so only a literal of the right type counts.
             for keyword in node.keywords:
                 value = keyword.value
                 fits = isinstance(value, ast.Dict) or isinstance(_constant(value), str)
@@ -171,7 +171,7 @@ def _last_name(node: ast.expr | None) -> str:
 
 
 def _text(node: ast.expr) -> str:
-    """A key as a text; its source if it is computed."""
+    """A key as a string; its source if it is computed."""
     constant = _constant(node)
     return ast.unparse(node) if constant is _NOT_CONSTANT else str(constant)
 
@@ -192,7 +192,7 @@ def _constant(node: ast.expr | None) -> Any:
 def _job(name: str, entry: ast.expr, timezone: str | None) -> Imported:
     notes: list[str] = []
     if not isinstance(entry, ast.Dict):
-        note = f"{name}: is not a dictionary in this file: {ast.unparse(entry)}"
+        note = f"{name}: not a dictionary in this file: {ast.unparse(entry)}"
         return Imported({"name": job_name(name)}, [note], False)
     fields: dict[str, ast.expr] = {}
     for key, value in zip(entry.keys, entry.values, strict=True):
@@ -229,7 +229,7 @@ def _job(name: str, entry: ast.expr, timezone: str | None) -> Imported:
 
 
 def _payload(fields: dict[str, ast.expr], notes: list[str]) -> dict[str, Any]:
-    """The arguments by the names of parameters, as a payload has them."""
+    """The arguments by parameter name, as in a payload."""
     given: dict[str, Any] = {}
     for field, kinds in (("args", (list, tuple)), ("kwargs", dict)):
         value = _constant(fields[field]) if field in fields else None
@@ -241,7 +241,7 @@ def _payload(fields: dict[str, ast.expr], notes: list[str]) -> dict[str, Any]:
     payload = dict(given.get("kwargs", {}))
     if given.get("args"):
         notes.append(
-            f"args {ast.unparse(fields['args'])} have no names: replace `args` in the payload by "
+            f"args {ast.unparse(fields['args'])} have no names: replace `args` in the payload with "
             f"the names of the task's parameters"
         )
         payload.setdefault("args", list(given["args"]))
@@ -319,7 +319,7 @@ def _seconds(node: ast.Call) -> float | None:
 
 
 def _crontab(node: ast.Call) -> dict[str, str] | None:
-    """The five fields; None: they cannot be read."""
+    """The five fields; None if they cannot be read."""
     values = dict.fromkeys(_FIELDS, "*")
     order = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
     given = [*zip(order, node.args, strict=False)]
@@ -332,15 +332,15 @@ def _crontab(node: ast.Call) -> dict[str, str] | None:
         if isinstance(constant, (list, tuple, set)):
             texts = sorted(constant) if isinstance(constant, set) else list(constant)
         text = ",".join(str(one).replace(" ", "") for one in texts)
-        # Of a name Celery reads three letters.
+        # Celery reads only the first three letters of a name.
         values[field] = re.sub("[A-Za-z]+", lambda name: name[0][:3], text)
     return values
 
 
 def _days(values: dict[str, str]) -> dict[str, str] | None:
-    """The day fields as a rule here has them; None: it cannot say the same.
+    """The day fields as a rule here expresses them; None if it cannot.
 
-    Celery joins the two fields by AND. A rule here does so only if one begins with `*`, as in cron.
+    Celery combines the two fields with AND. A rule here does so only if one begins with `*`, as in cron.
     Weekdays in whole weeks of the month, such as Saturday in days 1-7, are written as SAT#1.
     """
     month, week = values["day_of_month"], values["day_of_week"]
@@ -360,7 +360,7 @@ def _days(values: dict[str, str]) -> dict[str, str] | None:
 
 
 def _numbers(field: Field, text: str) -> frozenset[int]:
-    """The values of a field; none if it cannot be read."""
+    """The values of a field; empty if it cannot be read."""
     try:
         return parse_field(field, text.upper()).values()
     except InvalidRule:

@@ -1,4 +1,4 @@
-"""crontab files: of a user, or of the system (with a column for the user)."""
+"""crontab files: a user's, or the system's (with a user column)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hourbell.cli.importers import (
 
 TIMEOUT_SECONDS = 3600
 _VARIABLE = re.compile(r"^\s*(\w+|'\w+'|\"\w+\")\s*=\s*(.*?)\s*$")
-# Not -L and -k: a webhook neither follows redirects nor skips the check of certificates.
+# Not -L and -k: a webhook never follows redirects and always verifies certificates.
 _CURL_FLAGS = re.compile(r"-[sSfgv46]+|--(?:silent|show-error|fail|no-progress-meter)")
 _FORM = "application/x-www-form-urlencoded"
 _SINGLE_QUOTED = re.compile(r"'[^']*'")
@@ -40,12 +40,12 @@ _LAUNCHERS = (
 
 
 def read_crontab(text: str, timezone: str, system: bool) -> Import:
-    """The jobs of a crontab."""
+    """The jobs in a crontab."""
     variables: dict[str, str] = {}
     jobs: list[Imported] = []
     notes = [
-        "cron neither retries nor catches up, and has no timeout: the jobs do not retry, skip what "
-        f"they missed, and are stopped after {TIMEOUT_SECONDS} s"
+        "cron does not retry or catch up, and has no timeout: these jobs do not retry, skip missed "
+        f"runs, and are stopped after {TIMEOUT_SECONDS} s"
     ]
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -63,7 +63,7 @@ def read_crontab(text: str, timezone: str, system: bool) -> Import:
                 variables[name] = value
             if name == "TZ":
                 notes.append(
-                    f"line {number}: TZ={value} is a variable of the commands and does not move "
+                    f"line {number}: TZ={value} is a variable for the commands and does not shift "
                     f"their schedule; in cron, only CRON_TZ does"
                 )
             continue
@@ -110,7 +110,7 @@ def _entry(
 
 
 def _split_input(command: str) -> tuple[str, str | None]:
-    """The command, and what follows the first %: its standard input."""
+    """The command, and its standard input: whatever follows the first %."""
     parts = re.split(r"(?<!\\)%", command, maxsplit=1)
     texts = [part.replace(r"\%", "%") for part in parts]
     if len(texts) == 1:
@@ -134,7 +134,7 @@ def _name_of(command: str) -> str:
 
 
 def _request_of(command: str) -> dict[str, Any] | None:
-    """The fields of a job that sends what a plain curl command does; None: it is something else."""
+    """The job fields that match a plain curl command; None if it is something else."""
     command = re.sub(r"\s*(?:>\s*/dev/null\s*(?:2>&1)?|&>\s*/dev/null|2>&1)\s*$", "", command)
     try:
         words = shlex.split(command)
@@ -166,7 +166,7 @@ def _request_of(command: str) -> dict[str, Any] | None:
             next(rest, "")
         elif not _CURL_FLAGS.fullmatch(word):
             return None
-    # `-d @name` is the content of a file; `-H @name` too, and `-H 'Name:'` removes a header.
+    # `-d @name` sends the contents of a file; so does `-H @name`, and `-H 'Name:'` removes a header.
     if not url or any(one.startswith("@") for one in data) or not all(headers.values()):
         return None
     webhook: dict[str, Any] = {"type": "WEBHOOK", "url": url}

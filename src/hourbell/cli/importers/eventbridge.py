@@ -18,7 +18,7 @@ _MAX_RETRIES = 100
 
 
 def read_schedules(documents: Sequence[Any]) -> Import:
-    """The schedules and rules of a file."""
+    """The schedules and rules in a file."""
     jobs: list[Imported] = []
     notes: list[str] = []
     for entry in _entries(documents):
@@ -45,7 +45,7 @@ def _entries(documents: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _where(entry: dict[str, Any]) -> str:
-    """Where the expression of a schedule is; `aws scheduler list-schedules` omits it."""
+    """Where to get the expression of a schedule; `aws scheduler list-schedules` omits it."""
     group = f" --group-name {entry['GroupName']}" if entry.get("GroupName") else ""
     return f"use `aws scheduler get-schedule --name {entry.get('Name')}{group}`"
 
@@ -74,15 +74,17 @@ def _job(entry: dict[str, Any]) -> Imported:
             "max_retries": min(int(retries["MaximumRetryAttempts"]), _MAX_RETRIES)
         }
         if int(retries["MaximumRetryAttempts"]) > _MAX_RETRIES:
-            notes.append(f"{retries['MaximumRetryAttempts']} retries: at most {_MAX_RETRIES} here")
+            notes.append(
+                f"{retries['MaximumRetryAttempts']} retries: the maximum here is {_MAX_RETRIES}"
+            )
     if "MaximumEventAgeInSeconds" in retries:
         document["deadline_seconds"] = int(retries["MaximumEventAgeInSeconds"])
     if targets and targets[0].get("DeadLetterConfig"):
-        notes.append("has a dead-letter queue: dead letters are kept by Hourbell (`hourbell dlq`)")
+        notes.append("has a dead-letter queue: Hourbell keeps dead letters itself (`hourbell dlq`)")
     window = entry.get("FlexibleTimeWindow") or {}
     if window.get("Mode") == "FLEXIBLE":
         minutes = window.get("MaximumWindowInMinutes")
-        notes.append(f"may start up to {minutes} minutes later: it starts on time here")
+        notes.append(f"may start up to {minutes} minutes later: here it starts on time")
     if entry.get("State") == "DISABLED":
         notes.append(f"is disabled: after apply, run `hourbell jobs pause {name}`")
     return Imported(document, [f"{entry['Name']}: {note}" for note in notes], usable)
@@ -91,15 +93,17 @@ def _job(entry: dict[str, Any]) -> Imported:
 def _schedule(expression: str, timezone: str, notes: list[str]) -> dict[str, Any] | None:
     match = _EXPRESSION.fullmatch(expression)
     if match is None:
-        notes.append(f"{expression} is not a schedule that can be read")
+        notes.append(f"cannot read the schedule {expression}")
         return None
     kind, inner = match.groups()
     if kind == "at":
-        return {"at": f"{inner}Z" if timezone == "UTC" else inner}  # else a wall time of the zone
+        return {
+            "at": f"{inner}Z" if timezone == "UTC" else inner
+        }  # otherwise a wall time of the zone
     if kind == "rate":
         rate = _RATE.fullmatch(inner.strip())
         if rate is None:
-            notes.append(f"{expression} is not a rate that can be read")
+            notes.append(f"cannot read the rate {expression}")
             return None
         return {"every_seconds": int(rate[1]) * _SECONDS[rate[2]]}
     fields = inner.split()
@@ -109,7 +113,7 @@ def _schedule(expression: str, timezone: str, notes: list[str]) -> dict[str, Any
     *five, year = fields
     if year not in ("*", "?"):
         notes.append(f"the year {year} is not carried over: set starts_at and ends_at")
-    # Amazon counts the days of the week from 1, Sunday; here Sunday is 0.
+    # Amazon numbers the days of the week from 1 for Sunday; here Sunday is 0.
     five[4] = _DAY_NUMBER.sub(lambda day: str(int(day[1]) - 1), five[4])
     return {"cron": " ".join("*" if field == "?" else field for field in five)}
 
@@ -126,7 +130,7 @@ def _action(name: str, targets: Sequence[dict[str, Any]], notes: list[str]) -> d
     if targets[0].get("Input") is not None:
         action["payload"] = _payload(targets[0]["Input"])
     if "<aws." in json.dumps(action):
-        notes.append("its input has <aws.…> placeholders, which are not filled in here")
+        notes.append("its input has <aws.…> placeholders, which Hourbell does not fill in")
     return action
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes CronJobs, as `kubectl get cronjobs -o yaml` prints them, or as they are in a repository."""
+"""Kubernetes CronJobs, as printed by `kubectl get cronjobs -o yaml` or kept in a repository."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CARRIED = {
     "startingDeadlineSeconds",
     "suspend",
     "jobTemplate",
-    "successfulJobsHistoryLimit",  # Hourbell keeps the ledger by days
+    "successfulJobsHistoryLimit",  # Hourbell keeps history by days
     "failedJobsHistoryLimit",
 }
-_MAX_BACKOFF_SECONDS = 360  # as Kubernetes waits between the retries of a Job
+_MAX_BACKOFF_SECONDS = 360  # the longest wait between retries of a Kubernetes Job
 
 
 def read_cron_jobs(documents: Sequence[Any]) -> Import:
-    """The CronJobs of a file; other kinds are left out with a note."""
+    """The CronJobs in a file; other kinds are skipped with a note."""
     jobs: list[Imported] = []
     notes: list[str] = []
     for manifest in _manifests(documents):
@@ -59,7 +59,7 @@ def _job(manifest: dict[str, Any]) -> Imported:
     if spec.get("timeZone"):
         schedule["timezone"] = str(spec["timeZone"])
     else:
-        notes.append("has no timeZone: Kubernetes uses that of its controller; UTC is assumed")
+        notes.append("has no timeZone: Kubernetes uses its controller's; UTC is assumed here")
     document: dict[str, Any] = {
         "name": name if namespace in (None, "default") else job_name(f"{namespace}.{name}"),
         "schedule": schedule,
@@ -86,7 +86,7 @@ def _job(manifest: dict[str, Any]) -> Imported:
     if spec.get("suspend"):
         notes.append(f"is suspended: after apply, run `hourbell jobs pause {document['name']}`")
     if int(template.get("parallelism", 1)) > 1 or int(template.get("completions", 1)) > 1:
-        notes.append("runs several pods (parallelism, completions): one execution runs here")
+        notes.append("runs several pods (parallelism, completions): here one execution runs")
     notes += [f"spec.{field} is not carried over" for field in sorted(set(spec) - _CARRIED)]
     return Imported(document, [f"{_name(manifest)}: {note}" for note in notes])
 

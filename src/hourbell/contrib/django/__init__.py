@@ -1,10 +1,10 @@
-"""Hourbell for Django: a backend for its Tasks, and `manage.py hourbell worker`.
+"""Hourbell for Django: a backend for Django's Tasks, and `manage.py hourbell worker`.
 
     INSTALLED_APPS = […, "hourbell.contrib.django"]
     TASKS = {"default": {"BACKEND": "hourbell.contrib.django.HourbellBackend"}}
 
-With Django 6 the tasks are those of `django.tasks`, with an older one those of the backport
-`django_tasks`; both have the same contract.
+With Django 6 the tasks are those of `django.tasks`; with older versions, those of the backport
+`django_tasks`. Both have the same contract.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # When it is asked for: Django imports this package while it loads its apps, which is too early.
+    # Imported on first use: Django imports this package while it loads its apps, which is too early.
     if name == "HourbellBackend":
         from hourbell.contrib.django.backend import HourbellBackend
 

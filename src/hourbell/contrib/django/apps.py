@@ -22,7 +22,7 @@ class HourbellConfig(AppConfig):
 
 
 def _migrate(*, using: str, verbosity: int = 1, **others: Any) -> None:
-    """Migrate the schema `hourbell` in the databases of the backends; also in those of tests."""
+    """Migrate the `hourbell` schema in the databases of the backends, including test databases."""
     from hourbell.contrib.django.backend import HourbellBackend, task_backends
 
     ours = [one for one in task_backends.all() if isinstance(one, HourbellBackend)]

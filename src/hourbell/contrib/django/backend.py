@@ -1,11 +1,11 @@
 """The backend for Django's Tasks.
 
-`enqueue` uses Django's own connection. Inside `atomic()` the job is a part of that transaction,
-without `on_commit`: both are committed, or neither. Outside it exists at once.
+`enqueue` uses Django's own connection. Inside `atomic()` the job is part of that transaction,
+without `on_commit`: both commit, or neither. Outside of it, the job exists immediately.
 
-A Django task becomes a task of an app of Hourbell when it is declared: its name is the app's and
-the path of the function, its payload has `args` and `kwargs`. So a worker that has imported the
-modules of the tasks knows them, and everything else (retries, limits, explain, the API) is the same
+A Django task becomes a task of a Hourbell app when it is declared: its name is the app's name and
+the path of the function, and its payload has `args` and `kwargs`. So a worker that has imported the
+modules of the tasks knows them, and everything else (retries, limits, explain, the API) works the same
 as for other tasks.
 """
 
@@ -58,7 +58,7 @@ from hourbell.sdk.tasks import Task as AppTask
 from hourbell.sdk.values import Options, PriorityLike, Retry, Seconds
 
 DEFAULT_APP = "django"
-_HIGH_ABOVE, _LOW_BELOW = 33, -33  # of Django's priorities, which are from -100 to 100
+_HIGH_ABOVE, _LOW_BELOW = 33, -33  # Django priorities, which range from -100 to 100
 _STATUSES = {
     ExecutionStatus.RUNNING: TaskResultStatus.RUNNING,
     ExecutionStatus.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
@@ -68,14 +68,14 @@ _WORKER = f"{platform.node()}-{os.getpid()}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourbellTask(Task):
-    """A Django task; `@task(retry=…, timeout=…)` sets what Hourbell has in addition."""
+    """A Django task; `@task(retry=…, timeout=…)` sets Hourbell's additional options."""
 
     retry: Retry | None = None
     timeout: Seconds | None = None
 
 
 class HourbellBackend(BaseTaskBackend):
-    """Enqueues Django's tasks as jobs of Hourbell."""
+    """Enqueues Django tasks as Hourbell jobs."""
 
     task_class = HourbellTask
     supports_defer = True
@@ -89,20 +89,20 @@ class HourbellBackend(BaseTaskBackend):
 
     @property
     def app(self) -> App:
-        """The app whose tasks Django's tasks are: that of the option `app`, or one of our own."""
+        """The app that Django's tasks belong to: the one in the option `app`, or our own."""
         target = self.options.get("app")
         app = _app(target)
         if target is None or app.configured_url() is None:
-            app.url = database_url(self.database)  # each time: a test has a database of its own
+            app.url = database_url(self.database)  # each time, because a test has its own database
         return app
 
     def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
-        """For `manage.py check`, and all that runs it."""
+        """For `manage.py check`, and everything that runs it."""
         vendor = connections[self.database].vendor
         if vendor != "postgresql":
             yield Error(
-                f"The task backend {self.alias!r} needs PostgreSQL, and database {self.database!r} is {vendor}.",
-                hint='Name another one: "OPTIONS": {"database": ALIAS}.',
+                f"The task backend {self.alias!r} needs PostgreSQL, but database {self.database!r} is {vendor}.",
+                hint='Choose another database: "OPTIONS": {"database": ALIAS}.',
                 id="hourbell.E001",
             )
 
@@ -185,7 +185,7 @@ class HourbellBackend(BaseTaskBackend):
         )
 
     def _declare(self, task: Task) -> AppTask[..., Any]:
-        """The task of the app; made when the Django task is first seen."""
+        """The task of the app; created when the Django task is first seen."""
         app = _app(self.options.get("app"))
         known = app.tasks.get(f"{app.name}.{task.module_path}")
         if known is not None:
@@ -227,7 +227,7 @@ def _sync_run(backend: HourbellBackend, task: Task) -> Callable[..., Any]:
 
 
 async def _close_old_connections() -> None:
-    """In the thread in which Django runs the ORM for async code."""
+    """Runs in the thread in which Django runs the ORM for async code."""
     await sync_to_async(close_old_connections)()
 
 
@@ -278,7 +278,7 @@ def _succeeded(result: TaskResult, value: Any) -> TaskResult:
 
 
 def _has_failed(result: TaskResult, error: Exception) -> bool:
-    """Note a failure in the result; false if the exception is only a request to run it again, or not at all."""
+    """Record a failure in the result; false if the exception only asks to run it again, or not at all."""
     if isinstance(error, Snooze | RetryAfter | Cancel):
         return False
     path = f"{type(error).__module__}.{type(error).__qualname__}"
@@ -288,7 +288,7 @@ def _has_failed(result: TaskResult, error: Exception) -> bool:
     return True
 
 
-# Results that are read.
+# Reading results.
 
 
 class _Reader:
@@ -306,7 +306,7 @@ class _Reader:
 
 
 def _error_of(attempt: Attempt) -> TaskError:
-    """The ledger has the name of the exception and its text, not its module and traceback."""
+    """The ledger has the exception's name and message, but not its module and traceback."""
     kind = attempt.kind or "Exception"
     path = f"builtins.{kind}" if hasattr(builtins, kind) else kind
     return TaskError(exception_class_path=path, traceback=attempt.error or "")
@@ -314,7 +314,7 @@ def _error_of(attempt: Attempt) -> TaskError:
 
 def _with(result: TaskResult, **values: Any) -> TaskResult:
     for name, value in values.items():
-        object.__setattr__(result, name, value)  # frozen for users; backends fill it in this way
+        object.__setattr__(result, name, value)  # frozen for users; backends fill it in like this
     return result
 
 

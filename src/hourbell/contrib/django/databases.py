@@ -8,7 +8,7 @@ from django.db import connections
 
 
 def database_url(alias: str) -> str:
-    """The URL of a database of settings.DATABASES; in a test, of the test database."""
+    """The URL of a database in settings.DATABASES; in a test, that of the test database."""
     given = connections[alias].settings_dict
     query = {
         "host": given["HOST"],

@@ -1,1 +1,1 @@
-"""No models: Hourbell migrates its own tables. Django sends `post_migrate` to apps with this module."""
+"""No models: Hourbell migrates its own tables. Django sends `post_migrate` only to apps with this module."""

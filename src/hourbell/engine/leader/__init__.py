@@ -1,4 +1,4 @@
-"""The work of one process for all.
+"""Work that one process does for the cell.
 
 term               leadership: a lease with an epoch, which every verb of the leader checks
 scheduler          the leader's loops; they also call the verbs of `life`

@@ -58,14 +58,14 @@ _J = queries("jobs")
 _JOBS = 100  # changed in one batch
 _LETTERS = 500  # replayed or purged in one batch
 _MAX_FORGOTTEN = 1_000
-# Why a job was left as it is, by the outcome of its change.
+# Why a job was not changed, by the outcome of its change.
 _LEFT = {"underway": "underway", "locked": "in_use", "moved": "changed_meanwhile"}
 _POSTPONED = timedelta(seconds=1)  # until a batch that met a lock is retried
 _AHEAD = timedelta(seconds=1)  # a batch at a rate begins so long before the last one has fallen due
 
 
 class _Running(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that is to be continued."""
+    """An operation that has not ended."""
 
     operation: Operation
     tenant: int  # of its audit entries
@@ -107,7 +107,7 @@ async def run_operations(engine: Engine, term: Term | None, now: datetime) -> bo
         # A timetable that no job used was deleted after it was looked up.
         await _postpone(engine, running, now)
     except Exception as error:
-        # It would fail again: other operations are not to wait for it.
+        # It would fail again, and other operations must not wait for it.
         log.exception("operation failed", operation=operation_text(row["id"]))
         await _fail(engine, term, running, now, f"{type(error).__name__}: {error}")
     return True

@@ -23,7 +23,7 @@ from hourbell.store.queries import queries
 
 _Q = queries("execution_groups")
 _MAX_GROUPS = 200  # that one step follows,
-_MAX_FOLLOWED = 5_000  # by so many members together
+_MAX_FOLLOWED = 5_000  # by this many members in all
 _FOLLOW = "select * from hourbell.follow_groups($1, $2, $3, $4, $5)"
 _END = "select hourbell.end_groups($1, $2, $3, $4, $5, $6, $7)"
 

@@ -1,7 +1,7 @@
 """The scheduler process: campaigns for leadership, and runs the leader's loops while it leads.
 
     lead      renew or campaign, three times a lease
-    plan      joins left over, fires within the horizon, memberships that have ended
+    plan      unfinished joins, fires within the horizon, memberships that have ended
     admit     the gate: every 10 ms while there is work, every 50 ms otherwise
     reap      expired sessions and deadlines
     targets   accepted executions not completed in time; jobs whose target is gone
@@ -89,7 +89,7 @@ class Scheduler:
         ).series().set(engine.times.horizon_seconds)
         metrics.before_render(self._show_leadership)
         self._tasks: list[asyncio.Task[None]] = []
-        self._gate_passed_at = 0.0  # monotonic, of the running loop; valid while this node leads
+        self._last_pass_at = 0.0  # monotonic, of the running loop; valid while this node leads
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
@@ -102,19 +102,19 @@ class Scheduler:
         await self.leadership.resign()
 
     def wake(self, payload: str = "") -> None:
-        """Run the gate now, unless it has been passed (READY): an execution may have fallen due."""
+        """Run a pass now: an execution may have fallen due. Not after READY: a pass was just run."""
         if payload != READY:
             self._gate.wake()
 
     def makes_progress(self) -> bool:
-        """Whether each loop has succeeded recently and, on the leader, whether the gate passes.
+        """Whether each loop has succeeded recently and, on the leader, a pass of the gate.
 
         A standby's loops succeed without doing anything; they show that it could lead.
         """
         grace_seconds = self._engine.times.leader_lease_seconds
         if not all(loop.has_succeeded_within(grace_seconds) for loop in self._loops):
             return False
-        silent = asyncio.get_running_loop().time() - self._gate_passed_at
+        silent = asyncio.get_running_loop().time() - self._last_pass_at
         return self.leadership.term is None or silent < grace_seconds
 
     def _show_leadership(self) -> None:
@@ -139,7 +139,7 @@ class Scheduler:
         if term is not None and term != had:
             log.info("became leader", epoch=term.epoch)
             self._terms.add()
-            self._gate_passed_at = asyncio.get_running_loop().time()
+            self._last_pass_at = asyncio.get_running_loop().time()
             for loop in self._loops:
                 loop.wake()
         return False
@@ -152,8 +152,8 @@ class Scheduler:
 
     async def _admit(self, term: Term, now: datetime) -> bool:
         passed = await admit(self._engine, now)
-        if not passed.busy:  # a gate that another transaction holds for long stops all work
-            self._gate_passed_at = asyncio.get_running_loop().time()
+        if not passed.busy:  # if another transaction keeps the gate's lock, nothing is admitted
+            self._last_pass_at = asyncio.get_running_loop().time()
         if passed.examined:
             self._engine.announce_ready()
         if passed.more or passed.examined:

@@ -1,17 +1,18 @@
 """Leadership: which node plans, reaps and cleans up. It saves work; safety does not depend on it.
 
-A *term* is a node's time as leader. Its number, the epoch, is the node's for as long as it renews a
-lease on the database's clock. Every transaction of a leader's verb first checks the epoch, under a lock that a
-new epoch has to wait for: a leader that was stopped and resumes in another node's term commits
-nothing. A renewal does not wait for that lock, so a long verb cannot depose its own leader. A
-leader that dies is replaced when its lease expires; one that shuts down cleanly resigns, and is
-replaced at once. Executions that were planned ahead (the horizon) run meanwhile.
+A *term* is a node's time as leader. It lasts for as long as the node renews a lease on the
+database's clock, and its number is the epoch. Every transaction of the leader first checks the
+epoch, under a lock that a new epoch has to wait for: a leader that was stopped and resumes in
+another node's term commits nothing. A renewal does not wait for that lock, so a long transaction
+cannot depose its own leader. A leader that dies is replaced when its lease expires; one that shuts
+down cleanly resigns, and is replaced at once. Executions that were planned ahead (the horizon) run
+meanwhile.
 
 A leader does not trust silence. It considers a worker that did not renew dead only after it has
 itself renewed for one whole session lease without a break, and without a step of the database's
 clock (`may_reap`). Otherwise an outage of the database, which silences every worker, would run
 everything twice. A break is half a session lease: a worker renews three times a lease, so it has
-always been heard if the database was never unavailable for longer than that. The time since the
+certainly renewed if the database was never unavailable for longer than that. The time since the
 last renewal counts too, because a leader blocked on a hanging database notices only afterwards.
 """
 

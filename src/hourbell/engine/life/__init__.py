@@ -3,7 +3,7 @@
     create        a package; `references`: what a job names must exist
     join, plan    the executions of recurring jobs; `broken`: timetables that cannot be computed here
     admit         the gate
-    settle        outcomes; `settlement`: the pure decision what an outcome leads to
+    settle        outcomes; `settlement`: a pure function decides what follows from an outcome
     reap          executions whose worker died, or whose deadline has passed
     retain        partitions, and the end of what has expired
 

@@ -1,7 +1,7 @@
 """plan: advance timetables that fire within the horizon, and create their members' executions.
 
-The generator is pure: `fire_of` says which occurrences of a timetable are to be planned by now. The
-invoker asks the database to open those fires and to fan them out, in bounded statements. Planning only moves
+`fire_of` is pure: it says which occurrences of a timetable should be planned by now. `plan` asks
+the database to open those fires and to fan them out, in bounded statements. Planning only moves
 forward, by an update that is conditional on the fire that was read, so any number of planners may
 run and each occurrence is still planned once.
 """
@@ -36,7 +36,7 @@ _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
 
 class Fire(msgspec.Struct, frozen=True):
-    """The occurrences of a timetable that are to be planned now."""
+    """The occurrences of a timetable that should be planned now."""
 
     occurrences: list[datetime]
     following: datetime | None  # the first occurrence after these

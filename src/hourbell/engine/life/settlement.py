@@ -1,4 +1,4 @@
-"""What an outcome leads to: a pure decision, carried out by settle."""
+"""What follows from an outcome: decided here, by pure functions, and carried out by settle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     execution_id: int
     fence: int
     kind: int
-    begun_ms: int | None = 0  # from the claim to the start of the action; None: it ends now
+    # From the claim to the start of the action; None: unknown, the action ended just now.
+    begun_ms: int | None = 0
     took_ms: int = 0  # from its start to its end
     delay_seconds: float | None = None  # RETRY, RELEASED, SNOOZED: delay; ACCEPTED: maximum wait
     # DEAD, GONE: why; RETRY: the kind of failure; RELEASED, SNOOZED: what it waits for
@@ -168,7 +169,7 @@ def _crash(
     took_ms: int,
     remaining_seconds: float | None,
 ) -> Settlement:
-    """As the death of a worker under an execution that ran alone; retries are not counted."""
+    """Like the death of a worker whose only execution it was; retries are not counted."""
     number, fence, error = claimed.execution_id, claimed.fence, clean(outcome.error)
     crashed = Reason.CRASHED.value
     why = None

@@ -2,7 +2,7 @@
 
 A replay makes an execution due again under its own id. Its attempts and its fence continue
 counting, so that a target sees the same execution with higher numbers; its retries are counted from
-zero. It uses the current version of its job (a one-time job is unchanged), passes the gate like any
+zero. It uses the current version of its job (a one-time job is unchanged), goes through the gate like any
 other, and its deadlines count from the replay. The ledger keeps the death; the latest entry
 determines the status of the execution.
 

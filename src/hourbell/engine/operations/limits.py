@@ -1,7 +1,7 @@
 """limits: set and read the limits of tenants, queues and targets at run time.
 
 A setting is written in a transaction of its own and takes effect immediately. Executions that were
-ready before a limit was set or lowered are checked when claimed, and pass the gate again if
+ready before a limit was set or lowered are checked when claimed, and go through the gate again if
 necessary. Running executions are counted by the next pass of the gate. Executions that wait for a
 limit that was raised or removed are woken.
 """

@@ -60,7 +60,7 @@ class Requested(msgspec.Struct, frozen=True):
 async def run_now(
     engine: Engine, job_id: int, write: Write, document: object = _EMPTY
 ) -> Requested:
-    """Run a job now, beside its schedule. A paused job can be run; a one-time job runs earlier.
+    """Run a job now, in addition to its schedule. A paused job can be run; a one-time job runs earlier.
 
     A document may replace the job's body or payload for this one run.
     """

@@ -1,8 +1,8 @@
 """activity: what ended and started, by minute, and how late; the shares of tenants.
 
-Everything comes from what the leader counts (`hourbell.minutes`), apart from runs that are under
-way. The figures of a minute go by the end of executions; `started` goes by the start of attempts,
-those that have ended and those that run.
+Everything comes from what the leader counts (`hourbell.minutes`), apart from executions that are
+running. The figures of a minute go by the end of executions; `started` goes by the start of
+attempts, those that have ended and those that run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Share(msgspec.Struct, frozen=True):
 async def activity(
     engine: Engine, window: str, now: datetime, running: Mapping[datetime, int]
 ) -> Activity:
-    """What happened in the window until now. `running`: runs under way, by the minute of their start.
+    """What happened in the window until now. `running`: those that run, by the minute of their start.
 
     Within a scope only the starts of that tenant are counted.
     """

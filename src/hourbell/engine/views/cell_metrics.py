@@ -2,9 +2,9 @@
 
 Only the leader exports them, so that a sum over all processes is right. Every read is bounded
 (`store/queries/metrics.sql`), and its result is kept for a while: for FRESH_SECONDS, or for so long
-that reading the cell takes no more than a twentieth of the time. So neither many scrapers nor a huge backlog
-can burden the database. While the database is away, its gauges are left out and `hourbell_database_up`
-is 0; everything that the process counts itself stays readable.
+that reading the cell takes no more than a twentieth of the time. So neither many scrapers nor a huge
+backlog can burden the database. While the database is away, its gauges are left out and
+`hourbell_database_up` is 0; everything that the process counts itself stays readable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dead letters by error: those that died of the same error, counted together.
 
-Fingerprints are computed when they are looked at, and not stored (decision 0020). A call looks at a
-bounded number of the newest dead letters, and says how far back that was.
+Fingerprints are computed when they are read, and not stored (decision 0020). A call reads a bounded
+number of the newest dead letters, and says how far back that was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_TENANTS = 10  # that are named in a group
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters of the same error, as far as they were looked at."""
+    """Dead letters of the same error, among those that were read."""
 
     fingerprint: str
     count: int
@@ -43,7 +43,7 @@ class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[DeadLetterGroup]
     looked_at: int
     looked_back_to: datetime | None  # None: there are none
-    complete: bool  # all dead letters that match were looked at
+    complete: bool  # all dead letters that match were read
 
 
 async def list_groups(engine: Engine, wanted: DeadLetterFilter) -> DeadLetterGroups:

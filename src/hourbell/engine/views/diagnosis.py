@@ -234,7 +234,7 @@ def _tzdata(state: State) -> Finding:
 def _functions(state: State) -> Finding:
     others = sorted(set(state.function_versions))
     if not state.has_functions:
-        advice = "Run `hourbell migrate` of this version."
+        advice = "Run `hourbell migrate` with this version."
         return Finding("functions", Level.FAILURE, "the functions are not loaded", advice)
     count = len(state.function_versions)
     return _finding(

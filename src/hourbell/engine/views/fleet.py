@@ -27,7 +27,7 @@ from hourbell.store.queries import queries
 _Q = queries("fleet")
 
 ALIVE_SECONDS = 60.0  # a process that has not said so for longer is gone
-CIRCUITS_SECONDS = 15.0  # what a process last said about its circuits counts for so long
+CIRCUITS_SECONDS = 15.0  # how long the last report of a process about its circuits is used
 MAX_HELD = 100  # executions of a worker that are listed
 _PAST = timedelta(days=1)  # for which ended workers are listed
 

@@ -3,8 +3,8 @@
 Two disjoint parts: executions that already wait with a time of their own (planned executions,
 one-time jobs, retries), and future fires of timetables, from the point that planning has reached.
 Memberships say which jobs are attached to a timetable, from when and until when; so pauses,
-`starts_at` and `ends_at` are honoured, and so are dates that schedules exclude. `max_runs`, skipped overlaps and future runs on request are
-not, because they cannot be known in advance.
+`starts_at` and `ends_at` are honoured, and so are dates that schedules exclude. `max_runs`, skipped
+overlaps and future runs on request are not, because they cannot be known in advance.
 
 The work of a forecast is bounded. Everything is read in the order of time, and the answer says up
 to which moment it is complete; beyond that it contains what was read. A timetable with too many
@@ -48,7 +48,7 @@ _MAX_JOBS = 20_000  # of a tenant
 MAX_HERDS = 50
 MAX_MOMENTS = 3_000  # two days of minutes
 _MAX_TENANTS = 10  # that are named in a herd,
-_MAX_COUNTED = 1_000  # among so many members of it
+_MAX_COUNTED = 1_000  # among this many of its members
 _MEASURED = timedelta(hours=24)  # the minutes by which the capacity is measured
 _MIN_RUNS = 100  # in a minute that says something about it
 _MINUTE = timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""What is shown with a job besides the job itself: its pause, and how its latest executions ended."""
+"""What is shown with a job: its pause, and how its latest executions ended."""
 
 from __future__ import annotations
 

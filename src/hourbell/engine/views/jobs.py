@@ -43,8 +43,8 @@ _FAR = datetime.max.replace(tzinfo=UTC)
 _LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
 NO_TENANT = -1  # no tenant has this id
 _PARTS = (JobType.RECURRING, JobType.ONE_TIME)  # of a list by name, in this order
-_FEW_TENANTS = 1_000  # the jobs of so many can be looked for tenant by tenant,
-_SCANNED_BY_TENANTS = 200  # so many of each
+_FEW_TENANTS = 1_000  # the jobs of this many tenants can be searched tenant by tenant,
+_SCANNED_BY_TENANTS = 200  # this many of each
 
 
 class _Statements(msgspec.Struct, frozen=True):

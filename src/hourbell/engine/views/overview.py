@@ -23,8 +23,8 @@ from hourbell.engine.views.fleet import (
 from hourbell.engine.views.forecast import forecast
 
 PEAK_HOURS = 24
-_PEAK_SECONDS = 60.0  # a forecast is used for so long,
-_OLD_PEAK_SECONDS = 300.0  # and for so long while the next one is read
+_PEAK_SECONDS = 60.0  # how long a forecast is used,
+_OLD_PEAK_SECONDS = 300.0  # and how long while the next one is computed
 _WAIT_SECONDS = 1.0  # for the first one
 _HOUR = timedelta(hours=1)
 

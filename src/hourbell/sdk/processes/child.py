@@ -1,8 +1,8 @@
-"""The program of a process for tasks: imports an app, then runs one call after the other.
+"""The program of a task process: imports an app, then runs one call after another.
 
-Functions run in the main thread, because only that can be interrupted by a signal. Another thread
-has the socket to the worker, so that a context is answered, and the death of the worker noticed,
-while a function runs.
+Functions run in the main thread, because only that thread can be interrupted by a signal. Another
+thread has the socket to the worker, so that a context gets its answers, and the death of the worker
+is noticed, while a function runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Pipe:
-    """The socket to the worker, in a thread with an event loop: what a context calls its worker."""
+    """The socket to the worker, in a thread with an event loop; acts as the worker for a context."""
 
     def __init__(self, connection: socket.socket, worker_pid: int) -> None:
         self.worker_pid = worker_pid
@@ -64,7 +64,7 @@ class Pipe:
         self._is_open = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.calls: SimpleQueue[Call] = SimpleQueue()
-        self.context: SyncContext | None = None  # of the call that runs
+        self.context: SyncContext | None = None  # of the running call
 
     def open(self) -> None:
         threading.Thread(target=self._read, name="hourbell-pipe", daemon=True).start()
@@ -76,7 +76,7 @@ class Pipe:
         self.loop.call_soon_threadsafe(self._writer.write, framed(message))
 
     def _read(self) -> None:
-        """Until the worker is dead, or has no use for this process. Its children end with it."""
+        """Read until the worker is dead or no longer needs this process. Its children end with it."""
         try:
             with contextlib.suppress(EOFError):
                 asyncio.run(self._run())
@@ -124,7 +124,7 @@ class Pipe:
         return bool(asyncio.run_coroutine_threadsafe(self._ask("stopping"), self.loop).result())
 
     def is_stopped(self, claimed: Claimed) -> bool:
-        return False  # the worker says so, and the context remembers it
+        return False  # the worker reports it, and the context remembers it
 
     async def note_progress(self, claimed: Claimed, value: str) -> bool:
         return bool(await self._ask("progress", value))
@@ -165,12 +165,12 @@ def main() -> None:
 
 
 def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
-    """Run one call; returns its outcome, and the traceback of an exception."""
+    """Run one call; return its outcome, and the traceback of an exception."""
     task = app.tasks.get(call.task)
     if task is None:
         return Failed(
-            f"A process for tasks has imported app {app.name!r}, but not its task {call.task!r}. Name "
-            f"the module that declares or includes the task in App(imports=…).",
+            f"A task process has imported app {app.name!r} but not its task {call.task!r}. Add "
+            f"the module that declares or includes the task to App(imports=…).",
             "unknown_task",
         ), ""
     context = SyncContext(
@@ -201,7 +201,7 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
 
 
 def _within(traceparent: str | None) -> AbstractContextManager[None]:
-    """The span of the attempt, in the worker, as the parent of what runs here."""
+    """Make the attempt's span in the worker the parent of what runs here."""
     if traceparent is None or current_traces() is None:
         return contextlib.nullcontext()
     from hourbell.observe.spans import remote_parent
@@ -210,11 +210,11 @@ def _within(traceparent: str | None) -> AbstractContextManager[None]:
 
 
 def _sendable(result: object, context: SyncContext) -> object:
-    """The result, or None if it cannot be sent: the run is not repeated because of it."""
+    """The result, or None if it cannot be sent: the run is not repeated because of that."""
     try:
         framed(Ended(Succeeded(result)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        context.log.warning("the result is not JSON and was not stored", why=str(error))
+        context.log.warning("result not stored", why=str(error))
         return None
     return result
 
@@ -222,7 +222,7 @@ def _sendable(result: object, context: SyncContext) -> object:
 def _stop(pipe: Pipe, number: int, frame: FrameType | None) -> None:
     """Interrupt the function, so that it can clean up.
 
-    Only if the worker has said so: a process manager may send SIGTERM to all processes of a service,
+    Only if the worker asked for it: a process manager may send SIGTERM to all processes of a service
     while the worker waits for running tasks to end. The kernel sends it when the worker is dead.
     """
     if os.getppid() != pipe.worker_pid:
@@ -247,7 +247,7 @@ def _imported(start: Start) -> App:
     app: App = getattr(importlib.import_module(start.app_module), start.app_variable)
     app.url = start.url
     if app.imports:
-        # Like the worker: a module that only `imports` names may include a set of tasks.
+        # As in the worker: a module listed only in `imports` may include a task set.
         from hourbell.sdk.running import import_tasks
 
         import_tasks(app)
@@ -259,7 +259,7 @@ def _imported(start: Start) -> App:
 
 
 def _import_main(file: str) -> None:
-    """Import the script of the worker; what is below `if __name__ == "__main__"` does not run."""
+    """Import the worker's script; code below `if __name__ == "__main__"` does not run."""
     spec = importlib.util.spec_from_file_location("__mp_main__", file)
     assert spec is not None
     assert spec.loader is not None
@@ -285,12 +285,12 @@ def _exactly(stream: Any, size: int) -> bytes:
 
 
 def _die_with_worker(lifeline: int) -> None:
-    """Ask the kernel to kill this process and its children with the worker. Linux can do that.
+    """Ask the kernel to kill this process and its children together with the worker. Linux only.
 
-    The worker holds the other end of the pipe `lifeline`. When that is closed, the kernel sends SIGKILL to
-    the process group, also if this process is stopped or does not come back from C code. Another
-    process that was forked by the worker may hold that end too: SIGTERM, when the worker itself is
-    dead, is for that case. SIGKILL in its place would come first, and leave the children alive.
+    The worker holds the other end of the pipe `lifeline`. When that closes, the kernel sends SIGKILL to
+    the process group, even if this process is stopped or does not return from C code. Another
+    process forked by the worker may hold that end too. SIGTERM on the death of the worker itself
+    covers that case; SIGKILL instead would arrive first and leave the children alive.
     """
     os.set_inheritable(lifeline, False)
     with contextlib.suppress(OSError, AttributeError):

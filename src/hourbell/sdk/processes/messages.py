@@ -1,4 +1,4 @@
-"""What a worker and its processes send each other: a length of four bytes, and msgpack."""
+"""The messages between a worker and its processes: a length of four bytes, then msgpack."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The first message to a process: what it has to import."""
+    """The first message to a process: what to import."""
 
     path: Sequence[str]  # sys.path of the worker
     main: str | None  # the file that is `__main__` in the worker
-    modules: Sequence[str]  # with the functions of tasks
+    modules: Sequence[str]  # with the task functions
     app_module: str
     app_variable: str
     url: str  # of the database
-    logs: bool  # whether logs are configured as those of the command
+    logs: bool  # whether to configure logs as the command does
     traces: bool  # whether the worker has traces
     worker: str  # its name, for logs
 
@@ -33,17 +33,19 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
     task: str
     payload: bytes  # JSON
-    claimed: Sequence[Any]  # the fields of Claimed, whose spec has a type that msgpack cannot have
+    claimed: Sequence[
+        Any
+    ]  # the fields of Claimed, whose spec has a type that msgpack does not know
     timeout_seconds: float
-    checkpoint: bytes  # of an earlier run, as JSON; empty: none
+    checkpoint: bytes  # from an earlier run, as JSON; empty: none
     traceparent: str | None = None  # the span of the attempt; None: the worker has no traces
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The answer to the oldest question that has none."""
+    """The answer to the oldest open question."""
 
     value: Any
-    error: str | None = None  # the database could not be asked
+    error: str | None = None  # the database could not be reached
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -51,17 +53,17 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The app is imported; `error` has the traceback if it could not be."""
+    """The app is imported; `error` has the traceback if that failed."""
 
     error: str | None = None
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
-    """The call has arrived. If the process dies from here on, the call may be the reason."""
+    """The call has arrived. If the process dies from now on, the call may be the cause."""
 
 
 class Question(msgspec.Struct, frozen=True, tag=True):
-    """Something that a context asks of its worker."""
+    """A question from a context to its worker."""
 
     what: str  # progress, checkpoint, stopping, token, wait, session
     value: str = ""
@@ -88,11 +90,11 @@ class Receiver:
 
     def __init__(self, reader: asyncio.StreamReader, kind: object) -> None:
         self._reader = reader
-        self._length: int | None = None  # of the next message, if that was already read
+        self._length: int | None = None  # of the next message, if already read
         self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(kind)
 
     async def next(self) -> object:
-        """The next message; EOFError if the other side has ended. It may be cancelled."""
+        """The next message; EOFError if the other side has closed. Safe to cancel."""
         try:
             if self._length is None:
                 prefix = await self._reader.readexactly(_LENGTH_BYTES)

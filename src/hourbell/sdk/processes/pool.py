@@ -1,4 +1,4 @@
-"""Processes of a worker: started when none is idle, and killed with what they run."""
+"""The processes of a worker: started when none is idle, and killed together with what they run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from hourbell.sdk.processes.messages import (
 log = structlog.get_logger(component="tasks")
 
 START_SECONDS = 60.0  # for a process to import the app
-STOP_SECONDS = 3.0  # for a function to clean up; below the grace of the watchdog
-_LAST_SECONDS = 0.5  # the same, when the worker itself is about to end
-_KILLED_SECONDS = 5.0  # for the kernel to end a process that was killed
+STOP_SECONDS = 3.0  # for a function to clean up; shorter than the watchdog's grace
+_LAST_SECONDS = 0.5  # the same, when the worker itself is about to exit
+_KILLED_SECONDS = 5.0  # for the kernel to end a killed process
 
 Answering = Callable[[Question], Awaitable[Any]]
 
@@ -51,7 +51,7 @@ class _NotStarted(Exception):
 
 
 class Process:
-    """One process for tasks."""
+    """One task process."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Process:
         writer: asyncio.StreamWriter,
     ) -> None:
         self._process = process
-        self._lifeline = lifeline  # a pipe; when it is closed, the kernel kills the process group
+        self._lifeline = lifeline  # a pipe; when it closes, the kernel kills the process group
         self._messages = Receiver(reader, FromProcess)
         self._reader = reader
         self._writer = writer
@@ -74,11 +74,11 @@ class Process:
         watched, lifeline = _pipe()
         with theirs, watched:
             fds = [theirs.fileno(), watched.fileno()]
-            # From the thread of the loop: the kernel tells the process when that thread has ended.
+            # In the thread of the loop: the kernel signals the process when that thread ends.
             process = subprocess.Popen(  # noqa: ASYNC220
                 [sys.executable, "-m", "hourbell.sdk.processes.child", *map(str, fds)],
                 pass_fds=fds,
-                start_new_session=True,  # Ctrl-C is for the worker; its children are killed with it
+                start_new_session=True,  # Ctrl-C is for the worker; its processes are killed with it
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         made = cls(process, lifeline, reader, writer)
@@ -89,7 +89,7 @@ class Process:
         except (EOFError, TimeoutError) as error:
             await made.kill()
             raise ProcessTaskFailed(
-                Failed(f"A process for tasks did not start: {made.end}.", "process_start")
+                Failed(f"A task process did not start: {made.end}.", "process_start")
             ) from error
         except BaseException:
             made.destroy()
@@ -98,7 +98,7 @@ class Process:
         if ready.error is not None:
             await made.kill()
             raise ProcessTaskFailed(
-                Failed(f"A process for tasks cannot import the app. {ready.error}", "process_start")
+                Failed(f"A task process cannot import the app. {ready.error}", "process_start")
             )
         return made
 
@@ -108,10 +108,10 @@ class Process:
 
     @property
     def end(self) -> str:
-        """How it has ended, for people."""
+        """How it ended, for people."""
         code = self._process.poll()
         if code is None:
-            return "it does not answer"
+            return "it does not respond"
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         return f"it exited with status {code}"
@@ -132,7 +132,7 @@ class Process:
                     case Ended():
                         return message
         except EOFError:
-            self._kill_group()  # before it is reaped: its number is still its own
+            self._kill_group()  # before it is reaped, while its pid is still its own
             await self._gone()
             raise ProcessDied(self.end) if has_begun else _NotStarted from None
 
@@ -154,7 +154,7 @@ class Process:
         self._process.send_signal(signal.SIGUSR1)
 
     def destroy(self) -> None:
-        """Kill it without waiting for anything but the kernel."""
+        """Kill it, waiting only for the kernel."""
         self._kill_group()
         self._close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -165,7 +165,7 @@ class Process:
         self._lifeline.close()
 
     def _kill_group(self) -> None:
-        """Kill it with its own children."""
+        """Kill it together with its children."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -176,7 +176,7 @@ class Process:
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:
-    """The ends of a pipe, which are closed when they are forgotten."""
+    """The ends of a pipe, closed when garbage-collected."""
     read, write = os.pipe()
     return os.fdopen(read, "rb"), os.fdopen(write, "wb")
 
@@ -189,7 +189,7 @@ async def _answered(question: Question, answer: Answering) -> Answer:
 
 
 class ProcessPool:
-    """At most `size` processes, each with one call at a time."""
+    """At most `size` processes, each running one call at a time."""
 
     def __init__(self, app: App, size: int, worker: str) -> None:
         self._app = app
@@ -205,10 +205,10 @@ class ProcessPool:
         answer: Answering,
         is_last_moment: Callable[[], bool],
     ) -> Any:
-        """Run a call when a process is free; `call` is made when it can begin.
+        """Run a call when a process is free; `call` is invoked when it can start.
 
-        Raises what the function has raised, as far as it can be told apart, or ProcessDied. When this is
-        cancelled, the function is interrupted, and its process is killed before this returns.
+        Raises what the function raised, as far as it can be reconstructed, or ProcessDied. On
+        cancellation, the function is interrupted and its process killed before this returns.
         """
         async with self._places:
             while True:
@@ -237,7 +237,7 @@ class ProcessPool:
                 return _result(ended)
 
     def report(self) -> None:
-        """Let each process write the stacks of its threads to stderr."""
+        """Make each process write the stacks of its threads to stderr."""
         for process in self._all - set(self._idle):
             process.report()
 
@@ -249,7 +249,7 @@ class ProcessPool:
         self._idle.clear()
 
     def _forget(self, process: Process) -> None:
-        log.warning("idle process for tasks died", how=process.end)
+        log.warning("idle task process died", how=process.end)
         self._all.discard(process)
         process.destroy()
 
@@ -267,7 +267,7 @@ class ProcessPool:
 
 
 async def _whatever_happens(stopping: Coroutine[Any, Any, None]) -> None:
-    """Wait for it, also if this is cancelled again: the watchdog repeats itself."""
+    """Wait for it even if this is cancelled again: the watchdog repeats itself."""
     task = asyncio.ensure_future(stopping)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -275,7 +275,7 @@ async def _whatever_happens(stopping: Coroutine[Any, Any, None]) -> None:
 
 
 def _result(ended: Ended) -> Any:
-    """What the function has returned; raises what it has raised."""
+    """What the function returned; raises what it raised."""
     outcome: Outcome = ended.outcome
     if isinstance(outcome, Succeeded):
         return outcome.result
@@ -292,7 +292,7 @@ def _result(ended: Ended) -> Any:
 
 
 def start_of(app: App, worker: str) -> Start:
-    """What a process has to import to run the tasks of an app; raises ConfigurationError."""
+    """What a process must import to run an app's tasks; raises ConfigurationError."""
     module, variable = _place_of(app)
     modules = {task.fn.__module__ for task in app.tasks.values() if task.options.process}
     is_main = "__main__" in (module, *modules)
@@ -304,7 +304,7 @@ def start_of(app: App, worker: str) -> Start:
     elif is_main and file is None:
         raise ConfigurationError(
             "Tasks with process=True are declared in an interactive session, which another process "
-            "cannot import. Put them into a module."
+            "cannot import. Move them to a module."
         )
     assert app._opened is not None
     return Start(
@@ -335,11 +335,11 @@ def _place_of(app: App) -> tuple[str, str]:
     ]
     if not found:
         raise ConfigurationError(
-            f"App {app.name!r} is not a variable of a module, so another process cannot import it. "
-            f"Tasks with process=True need that."
+            f"App {app.name!r} is not a module-level variable, so another process cannot import it, "
+            f"as tasks with process=True require."
         )
     functions = {task.fn.__module__ for task in app.tasks.values()}
-    # A module of its own tasks first, and a script last, because that is imported twice.
+    # Prefer a module with its own tasks; a script comes last, because it is imported twice.
     return min(found, key=lambda each: (each[0] == "__main__", each[0] not in functions))
 
 

@@ -13,8 +13,8 @@
 --   ready     the rest gets tags (fairness.sql), is cut into slabs and inserted into `ready` (`make_ready`)
 -- Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become ready.
 
--- Runs one pass. `examined`: how many executions it has taken, whatever became of them; `more`: whether there is more
--- to do; `busy`: another pass is running, and this one did nothing.
+-- Runs one pass. `examined`: how many executions it has taken, including those that it parked or skipped; `more`: whether
+-- there is more to do; `busy`: another pass is running, and this one did nothing.
 -- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. Rows and slabs
 -- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the
 -- same way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due
@@ -227,10 +227,11 @@ language sql as $$
   from unnest(p_rows) having count(*) > 0
 $$;
 
--- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_flags belong to p_ids, in the order in
--- which they fell due. p_queues and p_tasks have a single element if it is that of all. p_flags: null: none of them is
--- under a limit or suspect. Fairness comes from the tag that each gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
--- what counts against a limit is a slab of its own.
+-- Makes executions of one priority ready. p_tenants, p_queues, p_tasks and p_flags belong to p_ids, in the order in
+-- which they fell due. p_queues and p_tasks have a single element if all have the same. p_flags is null if none of them
+-- is under a limit or a suspect.
+-- Each gets a tag, which makes the order fair. In that order they are cut into slabs, small enough for four claims of
+-- each session of the queue; an execution that counts against a limit gets a slab of its own.
 -- Example: 1,000 executions for a queue with 5 sessions become 20 slabs of 50; 6 executions become 6 slabs of one.
 create or replace function hourbell.make_ready(
   p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_flags smallint[], p_priority smallint,

@@ -4,10 +4,10 @@
 -- A transaction that releases something inserts a row into `gate_wakeups` (`release_limits`, `wake_blockers`,
 -- `wake_jobs`), and the gate then looks at what is parked there (`unpark`). Example: an execution of tenant 7, which
 -- has a limit of 3 at once, ends. `settle` calls `release_limits`, which deletes its row (tenant, 7) of `limit_holds`
--- and wakes (tenant, 7); the next pass of the gate finds that `limit_room` is 1 and admits one parked execution.
+-- and wakes (tenant, 7); the next pass finds that `limit_room` is 1 and admits one parked execution.
 --
--- `kind + 0`, here and in other files: a lookup by id must not become one by kind: statistics may say that no row of
--- the kind exists.
+-- `kind + 0`, here and in other files, keeps the planner from using the index by kind for a lookup by id, which it would
+-- prefer if statistics say that no row of the kind exists.
 
 -- The task number of an execution.
 create or replace function hourbell.task(p_target int) returns int
@@ -38,7 +38,7 @@ return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_
   or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_tenant() and l.key = e.tenant)
   or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = e.target);
 
--- Whether a limit applies to any of these rows. Where limits exist, most rows of a pass are often not under one.
+-- Whether a limit applies to any of these rows. Even where limits exist, they often apply to none of a pass.
 create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns boolean
 language sql stable set plan = lookups_unsorted as $$
   select exists (
@@ -87,8 +87,8 @@ language sql stable as $$
     1000000), 0)::int
 $$;
 
--- Releases the limits that executions hold. An execution that has not ended keeps its concurrency key: the next one
--- with that key waits for its end. Reservations that were not claimed have taken no token.
+-- Releases the limits that executions hold, and wakes their blockers. An execution that has not ended keeps its
+-- concurrency key: the next one with that key waits for its end. Reservations that were not claimed have taken no token.
 create or replace function hourbell.release_limits(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set plan = lookups as $$
   with released as (

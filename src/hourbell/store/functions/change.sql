@@ -291,7 +291,7 @@ end $$;
 
 -- Pauses jobs whose target has answered that it is gone, unless they have changed since. Those that another
 -- transaction is changing, and those that raise an error, are left to the next call and stop no others. Returns how
--- many it has looked at.
+-- many it has examined.
 create or replace function hourbell.pause_abandoned(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_actor text, p_limit int
 ) returns int

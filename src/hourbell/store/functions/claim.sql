@@ -37,8 +37,7 @@ declare
   fitting int[];  -- tasks that this session serves; null: all
   shares int[];
   slabs hourbell.ready[];
-  in_hand boolean;
-  takes_long boolean;
+  must_drain boolean;
   solo boolean := false;
   cancelling boolean;  -- whether cancellation of any execution is requested
   at timestamptz;
@@ -74,48 +73,13 @@ begin
     end if;
   end if;
 
-  -- Quarantine: one session at a time drains, and then runs the executions whose workers died twice in a row, one by
-  -- one and with nothing beside them. Only this shows which of them kills its worker. A session whose current work
-  -- takes long leaves this to another session: it would be idle until the last of that work ended. But if the
-  -- executions have waited for long (20 * p_patience), even such a session must take them.
   if session.quarantine or exists (
       select from hourbell.suspects
       where queue = any (session.queues) and (fitting is null or task = any (fitting))) then
-    in_hand := exists (select from hourbell.leases where leases.session = p_session);
-    takes_long := exists (
-        select from hourbell.leases where leases.session = p_session and not alone and claimed_at < p_now - p_patience)
-      and not exists (
-        select from hourbell.suspects
-        where queue = any (session.queues) and (fitting is null or task = any (fitting))
-          and since < p_now - 20 * p_patience);
-    if session.quarantine and takes_long then
-      update hourbell.sessions set quarantine = false where id = p_session;
-      session.quarantine := false;
-    elsif not session.quarantine and not takes_long and (not in_hand or exists (
-        select from hourbell.suspects
-        where queue = any (session.queues) and (fitting is null or task = any (fitting))
-          and since < p_now - p_patience)) then
-      begin
-        update hourbell.sessions set quarantine = true where id = p_session;
-        session.quarantine := true;
-      exception when unique_violation then null;  -- another session is in quarantine
-      end;
-    end if;
-    if session.quarantine then
-      if in_hand then return; end if;
-      delete from hourbell.suspects where ctid = (
-        select ctid from hourbell.suspects where queue = any (session.queues)
-          and (fitting is null or task = any (fitting))
-        order by priority, tag limit 1 for update skip locked)
-      returning array[id], case when limited then array[id] else '{}' end,
-        case when generation < newest then array[id] else '{}' end into popped, limited, stale;
-      if popped is null then
-        popped := '{}'; limited := '{}'; stale := '{}';
-        update hourbell.sessions set quarantine = false where id = p_session;
-      else
-        solo := true;
-      end if;
-    end if;
+    select q.* into must_drain, popped, limited, stale
+    from hourbell.take_suspect(session, fitting, newest, p_now, p_patience) as q;
+    if must_drain then return; end if;
+    solo := popped <> '{}';
   end if;
 
   if not solo then
@@ -137,32 +101,13 @@ begin
         where case when l.task is null then exists (
             select from hourbell.ready as r where r.queue = l.queue and r.priority = p and r.tag >= v.v offset 0)
           else exists (
-            -- A comparison of rows, which only the index by task has: statistics may prefer the other one.
+            -- A row comparison, which only the index by task supports: statistics might favour the other index.
             select from hourbell.ready as r
             where r.queue = l.queue and r.priority = p and r.task = l.task
               and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
         continue when queues = '{}';
       end if;
-      -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room
-      -- is 60, and slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
-      if cardinality(queues) > 1 then
-        shares := array(
-          select coalesce(sum(least(t.n, room - t.before)), 0) from unnest(queues) with ordinality as l(queue, pos)
-          left join (
-            select l.pos, r.n, sum(r.n) over (order by r.tag - v.v, l.pos rows unbounded preceding) - r.n as before
-            from unnest(queues, lines) with ordinality as l(queue, task, pos)
-            cross join lateral (
-              select v from hourbell.virtual_time as v
-              where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
-            cross join lateral (
-              (select tag, cardinality(ids) as n from hourbell.ready as r
-               where l.task is null and r.queue = l.queue and r.priority = p and r.tag >= v.v order by r.tag limit room)
-              union all
-              (select tag, cardinality(ids) from hourbell.ready as r
-               where r.queue = l.queue and r.priority = p and r.task = l.task and (r.task, r.tag) >= (l.task, v.v)
-               order by r.task, r.tag limit room)) as r) as t on t.pos = l.pos and t.before < room
-          group by l.pos order by l.pos);
-      end if;
+      if cardinality(queues) > 1 then shares := hourbell.shares_of_lines(queues, lines, p, room); end if;
       for k in 1 .. cardinality(queues) loop
         slabs := hourbell.take_slabs(queues[k], p, lines[k], fitting, shares[k]);
         continue when slabs = '{}';
@@ -173,6 +118,7 @@ begin
           tags || array_agg(s.tag order by s.pos) filter (where s.single),
           generations || array_agg(s.generation order by s.pos) filter (where s.single)
         into stale, limited, tags, generations
+        -- `single` is the column `limited`: such a slab has one execution.
         from unnest(slabs) with ordinality as s(tag, last_tag, generation, task, queue, priority, single, ids, pos)
         cross join lateral unnest(s.ids) as i(id);
       end loop;
@@ -183,14 +129,8 @@ begin
   -- By the clock: p_now may be older than the due time of the rows taken, or even than the rows themselves.
   at := greatest(p_now, hourbell.clock());
   if p_same_start and tags <> '{}' then
-    late := hourbell.without_token(limited, at);
-    if late @> popped then late := late[2:]; end if;  -- nothing can start now: the first one waits
+    late := hourbell.put_back_late(popped, limited, tags, generations, at);
     if late <> '{}' then
-      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-      select h.tag, h.tag, h.generation, hourbell.task(e.target), e.queue, e.priority, true, array[h.id]
-      from unnest(limited, tags, generations) as h(id, tag, generation)
-      cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e
-      where h.id = any (late);
       popped := array(select id from unnest(popped) with ordinality as p(id, pos) where id <> all (late) order by pos);
       limited := array(
         select id from unnest(limited) with ordinality as h(id, pos) where id <> all (late) order by pos);
@@ -256,8 +196,102 @@ begin
   end if;
 end $$;
 
+-- Quarantine: one session at a time drains, and then runs the executions whose workers died twice in a row, one by one
+-- and with nothing else running. Only this shows which of them kills its worker. A session whose current work takes
+-- long leaves this to another session: it would be idle until the last of that work ended. But if the executions have
+-- waited for long (20 * p_patience), even such a session must take them.
+-- Returns the suspect that the session takes, or none; must_drain: it takes nothing until its current work has ended.
+create or replace function hourbell.take_suspect(
+  p_session hourbell.sessions, p_fitting int[], p_newest int, p_now timestamptz, p_patience interval,
+  out must_drain boolean, out popped bigint[], out limited bigint[], out stale bigint[]
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  in_hand constant boolean := exists (select from hourbell.leases where leases.session = p_session.id);
+  takes_long constant boolean := exists (
+      select from hourbell.leases where leases.session = p_session.id and not alone and claimed_at < p_now - p_patience)
+    and not exists (
+      select from hourbell.suspects
+      where queue = any (p_session.queues) and (p_fitting is null or task = any (p_fitting))
+        and since < p_now - 20 * p_patience);
+begin
+  must_drain := false; popped := '{}'; limited := '{}'; stale := '{}';
+  if p_session.quarantine and takes_long then
+    update hourbell.sessions set quarantine = false where id = p_session.id;
+    return;
+  end if;
+  if not p_session.quarantine then
+    if takes_long or in_hand and not exists (
+        select from hourbell.suspects
+        where queue = any (p_session.queues) and (p_fitting is null or task = any (p_fitting))
+          and since < p_now - p_patience) then
+      return;
+    end if;
+    begin
+      update hourbell.sessions set quarantine = true where id = p_session.id;
+    exception when unique_violation then return;  -- another session is in quarantine
+    end;
+  end if;
+  must_drain := in_hand;
+  if must_drain then return; end if;
+  delete from hourbell.suspects where ctid = (
+    select ctid from hourbell.suspects where queue = any (p_session.queues)
+      and (p_fitting is null or task = any (p_fitting))
+    order by priority, tag limit 1 for update skip locked)
+  returning array[id], case when limited then array[id] else '{}' end,
+    case when generation < p_newest then array[id] else '{}' end into popped, limited, stale;
+  if popped is null then
+    popped := '{}'; limited := '{}'; stale := '{}';
+    update hourbell.sessions set quarantine = false where id = p_session.id;
+  end if;
+end $$;
+
+-- How many executions a claim of p_room takes of each line (p_queues[k], or in a mixed queue p_tasks[k] of it). The share
+-- of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room is 60, and
+-- slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
+create or replace function hourbell.shares_of_lines(p_queues smallint[], p_tasks int[], p_priority smallint, p_room int)
+returns int[]
+language sql stable as $$
+  select array(
+    select coalesce(sum(least(t.n, p_room - t.before)), 0) from unnest(p_queues) with ordinality as l(queue, pos)
+    left join (
+      select l.pos, r.n, sum(r.n) over (order by r.tag - v.v, l.pos rows unbounded preceding) - r.n as before
+      from unnest(p_queues, p_tasks) with ordinality as l(queue, task, pos)
+      cross join lateral (
+        select v from hourbell.virtual_time as v
+        where v.queue = l.queue and v.priority = p_priority order by pass desc limit 1) as v
+      cross join lateral (
+        (select tag, cardinality(ids) as n from hourbell.ready as r
+         where l.task is null and r.queue = l.queue and r.priority = p_priority and r.tag >= v.v
+         order by r.tag limit p_room)
+        union all
+        (select tag, cardinality(ids) from hourbell.ready as r
+         where r.queue = l.queue and r.priority = p_priority and r.task = l.task and (r.task, r.tag) >= (l.task, v.v)
+         order by r.task, r.tag limit p_room)) as r) as t on t.pos = l.pos and t.before < p_room
+    group by l.pos order by l.pos)
+$$;
+
+-- Makes those of p_limited ready again that a rate limit does not let start now; p_tags and p_generations are theirs. If
+-- nothing of p_popped can start now, the first one stays: it waits. Returns what was put back.
+create or replace function hourbell.put_back_late(
+  p_popped bigint[], p_limited bigint[], p_tags float8[], p_generations int[], p_at timestamptz
+) returns bigint[]
+language plpgsql as $$
+#variable_conflict use_column
+declare late bigint[] := hourbell.without_token(p_limited, p_at);
+begin
+  if late @> p_popped then late := late[2:]; end if;
+  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+  select h.tag, h.tag, h.generation, hourbell.task(e.target), e.queue, e.priority, true, array[h.id]
+  from unnest(p_limited, p_tags, p_generations) as h(id, tag, generation)
+  cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e
+  where h.id = any (late);
+  return late;
+end $$;
+
 -- What a worker is sent of plain executions, in the given order: one-time, without a deadline, never claimed before.
--- notifies: whether some of them have notifications. All null: some are not plain, so each has to be looked at.
+-- notifies: whether some of them have notifications. All null: some are not plain, so each must be looked up.
 create or replace function hourbell.read_plain(
   p_ids bigint[], out tenants int[], out scheduled_for float8[], out specs text[], out notifies boolean
 )

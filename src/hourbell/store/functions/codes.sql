@@ -25,10 +25,10 @@ language sql immutable parallel safe return 2::smallint;
 create or replace function hourbell.job_cancelled() returns smallint
 language sql immutable parallel safe return 3::smallint;
 
--- What became of a claimed execution: p_kinds of `settle`.
+-- What a worker reports of a claimed execution: p_kinds of `settle`.
 create or replace function hourbell.settlement_succeeded() returns smallint
 language sql immutable parallel safe return 0::smallint;
-create or replace function hourbell.settlement_retry() returns smallint  -- failed, and to be retried
+create or replace function hourbell.settlement_retry() returns smallint  -- failed, and will be retried
 language sql immutable parallel safe return 1::smallint;
 create or replace function hourbell.settlement_dead() returns smallint
 language sql immutable parallel safe return 2::smallint;
@@ -38,7 +38,7 @@ create or replace function hourbell.settlement_released() returns smallint  -- r
 language sql immutable parallel safe return 4::smallint;
 create or replace function hourbell.settlement_accepted() returns smallint  -- the target will report how it ended
 language sql immutable parallel safe return 5::smallint;
-create or replace function hourbell.settlement_gone() returns smallint  -- dead, and its job is to be paused
+create or replace function hourbell.settlement_gone() returns smallint  -- dead, and its job will be paused
 language sql immutable parallel safe return 6::smallint;
 create or replace function hourbell.settlement_interrupted() returns smallint  -- returned, because its worker was stopped
 language sql immutable parallel safe return 7::smallint;
@@ -71,8 +71,8 @@ create or replace function hourbell.key_space_name() returns smallint
 language sql immutable parallel safe return 1::smallint;
 
 -- What an execution can be parked for: parked.kind, and `kind` of limits, limit_holds, rate_reservations, rate_buckets,
--- gate_wakeups and limit_recounts. The gate applies task, target, tenant and queue in this order, so among the last
--- three a lower number comes later.
+-- gate_wakeups and limit_recounts. The gate checks task, target, tenant and queue in this order, so among the last three
+-- a lower number is checked later (`apply_limits` and `followers_of` rely on it).
 create or replace function hourbell.blocker_queue() returns smallint
 language sql immutable parallel safe return 1::smallint;
 create or replace function hourbell.blocker_tenant() returns smallint
@@ -98,7 +98,7 @@ language sql immutable parallel safe return 2::smallint;
 create or replace function hourbell.origin_notification() returns smallint
 language sql immutable parallel safe return 3::smallint;
 
--- deadlines.kind: one of the first two. The third is added when the execution is to be looked for in `ready`.
+-- deadlines.kind: one of the first two. The third is added to search for the execution in `ready`.
 create or replace function hourbell.deadline_start() returns smallint
 language sql immutable parallel safe return 0::smallint;
 create or replace function hourbell.deadline_finish() returns smallint

@@ -10,8 +10,8 @@ language sql volatile
 return p_base | (nextval('hourbell.ids') & 4194303);
 
 -- Returns what must be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the
--- quotas of tenants and how much room they leave, and answers that were already given: answered[k] is an index into
--- p_keys.
+-- tenants with a quota (limited) and how much room it leaves, and answers that were already given: answered[k] is an
+-- index into p_keys.
 -- Jobs that other transactions are creating are not seen; `create_jobs` counts again, under the lock of the quota.
 create or replace function hourbell.before_create(
   p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
@@ -44,7 +44,7 @@ begin
 end $$;
 
 -- Inserts the one-time jobs of `create_jobs`, which explains the arguments, without those of the requests p_repeated and
--- without p_dropped. A function of its own, so that its plan is made once for any number of jobs.
+-- without p_dropped. A function of its own, so that its plans are made once for any number of jobs.
 create or replace function hourbell.insert_one_time(
   p_now timestamptz, p_actors text[], p_ids bigint[], p_requests int[], p_at timestamptz, p_instants bigint[],
   p_job_tenants int[], p_settings int[], p_specs text[], p_run_settings json, p_unique json, p_repeated int[],
@@ -54,31 +54,42 @@ language plpgsql
 set plan = lookups set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
+  if p_repeated <> '{}' or p_dropped <> '{}' then
+    select array_agg(id), array_agg(coalesce(request, 1)), array_agg(instant), array_agg(tenant), array_agg(settings),
+      array_agg(spec)
+    into p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs
+    from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
+      as n(id, request, instant, tenant, settings, spec)
+    where coalesce(request, 1) <> all (p_repeated)
+      and not exists (select from unnest(p_dropped) as d(id) where d.id = n.id);
+    if p_ids is null then return; end if;
+  end if;
+
+  -- The documents are read once, straight from their array: copying them with the rows below takes longer than inserting
+  -- them.
+  insert into hourbell.executions
+    (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
+     target, key, key_limit, notifies)
+  select n.id, n.at, n.at, n.tenant, s.queue, s.priority, n.at + make_interval(secs => s.start_seconds),
+    n.at + make_interval(secs => s.finish_seconds), 1, hourbell.origin_schedule(), s.at_most_once,
+    coalesce(s.head || n.spec || s.tail, n.spec), s.target, s.key, s.key_limit, s.notifies
+  from (
+    select id, tenant, settings, coalesce(p_at, timestamptz 'epoch' + instant * interval '1 microsecond') as at, spec
+    from (
+      select unnest(p_ids) as id, unnest(p_job_tenants) as tenant, unnest(p_settings) as settings,
+        unnest(p_instants) as instant, unnest(p_specs) as spec) as n) as n
+  join json_to_recordset(p_run_settings) as s(
+    k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int, finish_seconds int,
+    key bigint, key_limit int, notifies smallint, head text, tail text) on s.k = n.settings;
+
   with settings as materialized (
     select * from json_to_recordset(p_run_settings) as s(
-      k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int,
-      finish_seconds int, key bigint, key_limit int, notifies smallint, level int, head text, tail text)),
+      k int, queue smallint, target int, priority smallint, start_seconds int, finish_seconds int, key bigint, level int)),
   new as materialized (
-    select n.id, n.request, n.at, n.tenant, n.settings, coalesce(s.head || n.spec || s.tail, n.spec) as spec, s.queue,
-      s.target, s.priority, s.at_most_once, s.key, s.key_limit, s.notifies, u.job is not null as is_unique,
-      n.at + make_interval(secs => s.start_seconds) as start_by,
-      n.at + make_interval(secs => s.finish_seconds) as finish_by
+    select id, request, tenant, settings, coalesce(p_at, timestamptz 'epoch' + instant * interval '1 microsecond') as at
     from (
-      select id, coalesce(request, 1) as request,
-        coalesce(p_at, timestamptz 'epoch' + instant * interval '1 microsecond') as at, tenant, settings, spec
-      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
-        as n(id, request, instant, tenant, settings, spec)) as n
-    join settings as s on s.k = n.settings
-    left join json_to_recordset(p_unique) as u(job bigint) on u.job = n.id
-    where n.request <> all (p_repeated)
-      and not exists (select from unnest(p_dropped) as d(id) where d.id = n.id)),
-  made as (
-    insert into hourbell.executions
-      (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
-       target, key, key_limit, notifies)
-    select id, at, at, tenant, queue, priority, start_by, finish_by, 1, hourbell.origin_schedule(), at_most_once, spec,
-      target, key, key_limit, notifies
-    from new),
+      select unnest(p_ids) as id, unnest(p_requests) as request, unnest(p_job_tenants) as tenant,
+        unnest(p_settings) as settings, unnest(p_instants) as instant) as n),
   -- All tenants that have a quota now, not only those that `create_jobs` locks: `list_quota_jobs` relies on it.
   counted as (
     insert into hourbell.quota_jobs (tenant, id)
@@ -86,23 +97,26 @@ begin
       select id from hourbell.tenants where max_jobs is not null))),
   timed as (
     insert into hourbell.deadlines (at, id, kind)
-    select start_by, id, hourbell.deadline_start() from new
-    where exists (select from settings where start_seconds is not null) and start_by is not null
+    select n.at + make_interval(secs => s.start_seconds), n.id, hourbell.deadline_start()
+    from settings as s join new as n on n.settings = s.k where s.start_seconds is not null
     union all
-    select finish_by, id, hourbell.deadline_finish() from new
-    where exists (select from settings where finish_seconds is not null) and finish_by is not null),
+    select n.at + make_interval(secs => s.finish_seconds), n.id, hourbell.deadline_finish()
+    from settings as s join new as n on n.settings = s.k where s.finish_seconds is not null),
   -- The job itself records what was requested; the audit row records by whom, once for all jobs that a request
   -- created for a tenant.
   noted as (
     insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
-    select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end
+    select p_now, tenant, min(id), p_actors[coalesce(request, 1)], 'create', case when count(*) > 1 then array_agg(id) end
     from new group by request, tenant order by request, tenant),
   -- Those that may share a slab are grouped; each of the others is a group of its own.
+  alone as materialized (
+    select k from settings where key is not null or start_seconds is not null or finish_seconds is not null),
   grouped as materialized (
     select at, settings, hourbell.slab_of(id) as slab, array_agg(id) as ids, array_agg(tenant) as tenants
     from new
     group by at, settings, slab, case
-      when key is not null or start_by is not null or finish_by is not null or is_unique then id end),
+      when settings = any (array(select k from alone))
+        or p_unique is not null and id in (select job from json_to_recordset(p_unique) as u(job bigint)) then id end),
   together as (
     insert into hourbell.due_slabs (run_at, slab, queue, priority, flags, target, ids, tenants)
     select g.at, g.slab, s.queue, s.priority, hourbell.flags_level(s.level), s.target, g.ids, g.tenants

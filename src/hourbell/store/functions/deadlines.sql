@@ -8,7 +8,7 @@
 -- locked by another transaction are left to it, and later to the claim, which checks the same deadlines: a client that
 -- stops in the middle of a change must not stop the leader.
 
--- Applies deadlines that have passed, at most p_limit; returns how many it has looked at.
+-- Applies deadlines that have passed, at most p_limit; returns how many it has examined.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

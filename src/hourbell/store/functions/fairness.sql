@@ -1,7 +1,7 @@
 -- Fairness: the order in which ready and parked executions of different tenants are served.
 -- Every execution gets a tag, a number in the virtual time of its space: a queue and priority, or a blocker and
 -- priority. Smaller tags are served first. A tenant's next tag is 1 / weight after its last one, but not before the
--- virtual time, so tenants share by weight and a tenant that was idle starts beside the others.
+-- virtual time, so tenants share by weight and a tenant that was idle starts level with the others.
 -- Order, all by the gate under its lock: `apply_refunds` and `retag` (changed weights) at the beginning of a pass,
 -- `tag` from `make_ready` and `park`, `move_virtual_time` at its end.
 -- Example: the virtual time is 100. Tenant A (weight 1) gets the tags 101, 102, 103; B (weight 2) gets 100.5, 101,
@@ -13,9 +13,10 @@ language sql immutable
 return (p_kind::bigint << 56) + p_key;
 
 -- Tags rows of one priority: p_spaces and p_tenants are in the order of the rows, and tags[k] belongs to the row
--- positions[k], counted from 1. p_spaces has a single element if all rows are in one space. Each tenant continues in its lane from its last tag, but never below the floor of the
--- space (p_floors[k] of p_known[k]); a step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above the
--- floor are kept, so ten thousand tenants cost little more than ten.
+-- positions[k], counted from 1. p_spaces has a single element if all rows are in one space. Each tenant continues in its
+-- lane from its last tag, but never below the floor of the space (p_floors[k] of p_known[k]): the virtual time, or for
+-- parked rows the first tag in the line. A step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above
+-- the floor are kept, so ten thousand tenants cost little more than ten.
 create or replace function hourbell.tag(
   p_spaces bigint[], p_tenants int[], p_priority smallint, p_known bigint[], p_floors float8[], p_pass bigint,
   out positions int[], out tags float8[]
@@ -55,7 +56,7 @@ begin
     select space, p_priority, tenant >> 6, array_agg(tenant),
       array_agg(base + coalesce(cardinality(positions) * step, 0)), p_pass
     from lanes group by space, tenant >> 6)
-  -- Sets in a select list advance together, and take half the time that they take in `from`.
+  -- Set-returning functions in a select list advance in step, and take half the time that they take in `from`.
   select array_agg(pos), array_agg(base + nth * step) into positions, tags
   from (
     select base, step, unnest(positions) as pos, generate_series(1, cardinality(positions)) as nth

@@ -1,6 +1,6 @@
 -- Changed limits: what happens to executions that are ready or running when a limit is set or changed.
--- Setting a limit adds a generation and a row of `limit_recounts`. The gate counts what runs (`recount_running`), and
--- the limit admits nothing until that is done (`is_recount_pending`). Each ready slab has the generation in which it
+-- Setting a limit adds a generation and a row of `limit_recounts`. The gate counts what is running (`recount_running`),
+-- and the limit admits nothing until that is done (`is_recount_pending`). Each ready slab has the generation in which it
 -- was admitted: a claim that takes an older one checks its executions again (`may_start`, by `readmit`).
 -- Example: 5 executions of tenant 7 run, and 1,000 are ready, when a limit of 3 is set. The gate counts 5, so
 -- `limit_room` is 0. The next claim takes 10 of the 1,000, finds that none may start, and returns them to the gate;
@@ -26,10 +26,10 @@ language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   these hourbell.limit_recounts[];
-  found_some hourbell.limit_recounts[];
-  over bigint[];
+  found_some hourbell.limit_recounts[];  -- those of `these` for which uncounted executions were found
+  over bigint[];  -- those that are complete
   slabs tid[];
-  skipped boolean := false;
+  skipped boolean := false;  -- some slabs were locked
   lock_timeout_before constant text := current_setting('lock_timeout');
 begin
   these := array(
@@ -38,8 +38,8 @@ begin
     where looked_at is null or not looked_at between p_now - least(looks, 50) * interval '100 milliseconds' and p_now
     order by looked_at nulls first, id limit 1000 for update skip locked);
   if these = '{}' then return; end if;
-  -- A transaction that ends one of them waits until this commits, and then sees `limited`.
-  -- Reports hold a slab for milliseconds. If one is held longer, what runs in it is counted by the next look.
+  -- A transaction that ends one of the executions waits until this commits, and then sees that its slab is `limited`.
+  -- A settle locks a slab for milliseconds. If one is locked for longer, the next recount counts what runs in it.
   begin
     perform set_config('lock_timeout', '50ms', true);
     slabs := array(select ctid from hourbell.leased order by session, fence for update);
@@ -121,8 +121,9 @@ begin
   return back;
 end $$;
 
--- Called after a claim met rows that may no longer start: a million more may follow. The next rows in the queues of the
--- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them.
+-- Called after a claim took rows that may no longer start: a million more may follow. Sends the next such rows in the
+-- queues of the session back at once, up to 1000 per queue and priority, so that rows that may start do not wait behind
+-- them.
 create or replace function hourbell.readmit_next(p_session bigint, p_now timestamptz) returns void
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

@@ -113,7 +113,7 @@ begin
 end $$;
 
 -- Records the job of a schedule, and that a declaration was applied to it, if it still has the version that it got from
--- it and no other declaration leads by now. False: it has to be looked at again.
+-- it and no other declaration leads by now. False: it must be compared again.
 create or replace function hourbell.record_declaration(
   p_app text, p_key text, p_digest text, p_revision bigint, p_job bigint, p_version int
 ) returns boolean
@@ -156,7 +156,7 @@ begin
   where d.app = r.app and d.key = r.key and r.step in ('missing', 'wanted', 'forget');
 end $$;
 
--- Retires a schedule: from now on its job is to be deleted, whatever is declared later (that becomes another job).
+-- Retires a schedule: its job will be deleted, even if the schedule is declared again later (that creates another job).
 -- Returns the job, or null: it is declared again, or another process was faster.
 create or replace function hourbell.begin_retirement(
   p_node uuid, p_epoch bigint, p_app text, p_key text, p_now timestamptz, p_grace interval

@@ -1,6 +1,6 @@
--- Overlap policies: an occurrence that is due while an earlier run of its job has not ended is skipped, parked or
--- replaces it, as the job says. Called by the gate: `without_overlap` for newly due rows and again for rows that were
--- parked behind an earlier run; `check_overlap` decides.
+-- Overlap policies: an occurrence that is due while an earlier run of its job has not ended is skipped, is parked, or
+-- replaces that run, as the job's policy says. Called by the gate: `without_overlap` for newly due rows, and again for
+-- rows that were parked behind an earlier run; `apply_overlap` decides.
 -- Example: a job that allows one to wait (`queue_one`) has a run. Its next occurrence is parked under (job, its
 -- number); the one after that is skipped. When the run ends, `wake_jobs` wakes the job, and the parked one proceeds.
 
@@ -43,15 +43,17 @@ declare
   checked bigint[] := array(
     select id from unnest(p_rows)
     where flags & hourbell.flag_overlap() > 0 and hourbell.parked_for(flags) = p_kind);
+  stopped bigint[];
 begin
   if checked = '{}' then return p_rows; end if;
-  checked := hourbell.check_overlap(checked, p_now);
-  return array(select r from unnest(p_rows) as r where id not in (select unnest(checked)));
+  stopped := hourbell.apply_overlap(checked, p_now);
+  return array(select r from unnest(p_rows) as r where id not in (select unnest(stopped)));
 end $$;
 
--- Applies the overlap policies of their jobs to due executions, and returns the ids that may not proceed now. Runs that
--- another transaction has locked are not waited for.
-create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
+-- Applies the overlap policies of their jobs to due executions: some are skipped, some are parked under their job, some
+-- replace earlier runs. Returns the ids that may not proceed now. Runs that another transaction has locked are not
+-- waited for.
+create or replace function hourbell.apply_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
@@ -59,12 +61,6 @@ declare
   reasons text[];
   to_park bigint[];
   replacing bigint[];  -- jobs whose newest execution replaces all others
-  taken bigint[];
-  replaced bigint[];
-  retrying bigint[];
-  blocking bigint[];  -- runs of versions that allowed overlaps,
-  jobs bigint[];  -- and their jobs
-  found_open int;
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
@@ -78,6 +74,7 @@ begin
     select id, job, overlap, case
       when overlap = hourbell.overlap_forbid() then case when busy or pos > 1 then 'skip' end
       when overlap = hourbell.overlap_replace() then case when pos < n then 'skip' when busy then 'park' end
+      -- queue_one: one may run, and one more may wait.
       when pos = 1 and not busy and not waiting then null
       when not waiting and pos = case when busy then 1 else 2 end then 'park'
       else 'skip' end as decision
@@ -89,65 +86,85 @@ begin
     array_agg(job) filter (where overlap = hourbell.overlap_replace() and decision is distinct from 'skip')
   into skipped, reasons, to_park, replacing from decided;
 
-  if replacing is not null then
-    -- Executions that have not begun are removed, and those waiting for their next attempt end at once. For all other
-    -- live executions cancellation is requested, and the newcomer waits for them to end.
-    taken := hourbell.remove_waiting(array(
-      select e.id from unnest(replacing) as r(job) cross join lateral (
-        select id from hourbell.blocking_runs(r.job, p_ids) union all
-        select id from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = r.job) as e));
-    select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
-    from (select x.id, hourbell.has_started(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
-    skipped := skipped || replaced;
-    reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
-    if retrying is not null then
-      perform hourbell.end_executions(retrying, array_fill(hourbell.fate_cancelled(), array[cardinality(retrying)]),
-        array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
-    end if;
-    insert into hourbell.cancellations (id, requested_at)
-    select e.id, p_now from unnest(replacing) as r(job) cross join lateral hourbell.blocking_runs(r.job, p_ids) as e
-    where not e.id = any (coalesce(skipped, '{}'))
-      and not exists (select from hourbell.cancellations as c where c.id = e.id offset 0);
-  end if;
-
+  if replacing is not null then perform hourbell.replace_runs(replacing, p_ids, p_now); end if;
   if skipped is not null then
     perform hourbell.end_executions(
       skipped, array_fill(hourbell.fate_skipped(), array[cardinality(skipped)]), reasons, p_now);
-    -- Their own rows may not say that they wake others.
-    if replaced is not null then perform hourbell.wake_jobs(replacing, p_now); end if;
   end if;
-  if to_park is not null then
-    insert into hourbell.parked (kind, key, priority, rank, id)
-    select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
-    from hourbell.executions where id = any (to_park);
-    -- What it waits for may have ended since it was looked at.
-    insert into hourbell.gate_wakeups (at, kind, key)
-    select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), w.job
-    from hourbell.executions as w
-    where w.id = any (to_park) and not exists (select from hourbell.blocking_runs(w.job, p_ids) offset 0);
-    -- A run wakes its job when it ends only if its row says so, which a run of a version that allowed overlaps does not.
-    -- One that another transaction has locked may be ending: the job is checked again soon.
-    select array_agg(b.id), array_agg(distinct b.job) into blocking, jobs
-    from hourbell.executions as w cross join lateral hourbell.blocking_runs(w.job, p_ids) as b
-    where w.id = any (to_park) and b.overlap = hourbell.overlap_allow();
-    if blocking is not null then
-      with marked as (
-        update hourbell.open_runs as r set wakes = true where r.ctid = any (array(
-          select r.ctid from hourbell.open_runs as r where r.job = any (jobs)
-            and r.origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) and r.id = any (blocking)
-          for no key update skip locked)) returning r.id),
-      requested as (
-        update hourbell.open_runs as r set wakes = true where r.ctid = any (array(
-          select r.ctid from hourbell.open_runs as r where r.job = any (jobs)
-            and r.origin not in (hourbell.origin_schedule(), hourbell.origin_backfill()) and r.id = any (blocking)
-          for no key update skip locked)) returning r.id)
-      select count(*) into found_open from (select id from marked union all select id from requested) as m;
-      if found_open < (select count(distinct b) from unnest(blocking) as b) then
-        insert into hourbell.gate_wakeups (at, kind, key)
-        select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), job
-        from hourbell.executions where id = any (to_park);
-      end if;
-    end if;
-  end if;
+  if to_park is not null then perform hourbell.park_behind_runs(to_park, p_ids, p_now); end if;
   return coalesce(skipped, '{}') || coalesce(to_park, '{}');
+end $$;
+
+-- Makes room for the newcomers (p_newcomers) of jobs that replace earlier runs. Runs that have not started end as
+-- SKIPPED, and those between two attempts as CANCELLED. For all others cancellation is requested, and the newcomer waits
+-- for their end.
+create or replace function hourbell.replace_runs(p_jobs bigint[], p_newcomers bigint[], p_now timestamptz) returns void
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare
+  taken bigint[];
+  replaced bigint[];
+  retrying bigint[];
+begin
+  taken := hourbell.remove_waiting(array(
+    select e.id from unnest(p_jobs) as r(job) cross join lateral (
+      select id from hourbell.blocking_runs(r.job, p_newcomers) union all
+      select id from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = r.job) as e));
+  select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
+  from (select x.id, hourbell.has_started(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
+  if retrying is not null then
+    perform hourbell.end_executions(retrying, array_fill(hourbell.fate_cancelled(), array[cardinality(retrying)]),
+      array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
+  end if;
+  if replaced is not null then
+    perform hourbell.end_executions(replaced, array_fill(hourbell.fate_skipped(), array[cardinality(replaced)]),
+      array_fill('replaced'::text, array[cardinality(replaced)]), p_now);
+    -- Their own rows may not say that they wake others.
+    perform hourbell.wake_jobs(p_jobs, p_now);
+  end if;
+  insert into hourbell.cancellations (id, requested_at)
+  select e.id, p_now from unnest(p_jobs) as r(job) cross join lateral hourbell.blocking_runs(r.job, p_newcomers) as e
+  where not exists (select from hourbell.cancellations as c where c.id = e.id offset 0);
+end $$;
+
+-- Parks newcomers (p_ids, of the newcomers p_newcomers) under their jobs, and makes sure that a wake-up follows.
+create or replace function hourbell.park_behind_runs(p_ids bigint[], p_newcomers bigint[], p_now timestamptz)
+returns void
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare
+  blocking bigint[];  -- runs of versions that allowed overlaps,
+  jobs bigint[];  -- and their jobs
+  found_open int;
+begin
+  insert into hourbell.parked (kind, key, priority, rank, id)
+  select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
+  from hourbell.executions where id = any (p_ids);
+  -- The run that they wait for may have ended since it was read.
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), w.job
+  from hourbell.executions as w
+  where w.id = any (p_ids) and not exists (select from hourbell.blocking_runs(w.job, p_newcomers) offset 0);
+  -- A run wakes its job when it ends only if its row says so, which a run of a version that allowed overlaps does not.
+  -- One that another transaction has locked may be ending: the job is checked again soon.
+  select array_agg(b.id), array_agg(distinct b.job) into blocking, jobs
+  from hourbell.executions as w cross join lateral hourbell.blocking_runs(w.job, p_newcomers) as b
+  where w.id = any (p_ids) and b.overlap = hourbell.overlap_allow();
+  if blocking is null then return; end if;
+  with marked as (
+    update hourbell.open_runs as r set wakes = true where r.ctid = any (array(
+      select r.ctid from hourbell.open_runs as r where r.job = any (jobs)
+        and r.origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) and r.id = any (blocking)
+      for no key update skip locked)) returning r.id),
+  requested as (
+    update hourbell.open_runs as r set wakes = true where r.ctid = any (array(
+      select r.ctid from hourbell.open_runs as r where r.job = any (jobs)
+        and r.origin not in (hourbell.origin_schedule(), hourbell.origin_backfill()) and r.id = any (blocking)
+      for no key update skip locked)) returning r.id)
+  select count(*) into found_open from (select id from marked union all select id from requested) as m;
+  if found_open < (select count(distinct b) from unnest(blocking) as b) then
+    insert into hourbell.gate_wakeups (at, kind, key)
+    select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), job
+    from hourbell.executions where id = any (p_ids);
+  end if;
 end $$;

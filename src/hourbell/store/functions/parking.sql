@@ -1,7 +1,7 @@
 -- Parking: due executions that may not proceed wait under their blocker, in a fair order, and are taken out when it has
 -- room. The rows parked under one blocker are its line. Called by the gate alone, under its lock: `unpark` at the
 -- beginning of a pass, `apply_limits` for what is due (`acquire_keys`, then per blocker `followers_of`, `park` and
--- `wake_next`).
+-- `wake_after_parking`).
 -- Example: tenant 7 may run 3 at once and has 5 due executions. `apply_limits` lets 3 of them proceed, which take a row
 -- of `limit_holds` each, and parks 2 under (tenant, 7). When one of the 3 has ended, `unpark` takes the first of the 2
 -- out, and `apply_limits` lets it proceed.
@@ -15,7 +15,8 @@ language plpgsql set plan = lookups_by_hash as $$
 declare
   kinds smallint[]; keys bigint[];
   serving hourbell.sessions[];
-  queues bigint[];  -- queues with a wake-up: workers may have come or gone
+  queues bigint[];  -- queues with a wake-up: their sessions may have opened or ended
+  served_tasks bigint[];  -- blockers of the kind `blocker_task`
   share int;
   rooms int[];
   counts int[];
@@ -31,20 +32,17 @@ begin
   serving := hourbell.serving_sessions();  -- read after the wake-ups: never older than they are
   queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = hourbell.blocker_queue());
   if queues <> '{}' then
-    perform hourbell.note_queue_workers(q::smallint, serving) from unnest(queues) as q;
-    perform hourbell.readmit_unserved_queues(
-      array(select q from unnest(queues) as q where not hourbell.is_queue_served(serving, q)), p_limit, p_now);
-    perform hourbell.readmit_unserved_tasks(queues, serving, p_limit, p_now);
+    served_tasks := hourbell.adapt_to_workers(queues, serving, p_limit, p_now);
     select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
     from (
       select kind, key from unnest(kinds, keys) as n(kind, key)
       union  -- each once: a row parked under a blocker would be picked once per duplicate
-      select hourbell.blocker_task(), t.key
-      from unnest(queues) as q cross join lateral hourbell.parked_task_keys(q) as t(key)
-      where not hourbell.lacks_task(serving, t.key)) as n(kind, key);
+      select hourbell.blocker_task(), key from unnest(served_tasks) as t(key)) as n(kind, key);
   end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- a blocker with many rows does not delay the others
 
+  -- How many rows each blocker has room for. 1000 and 1000000 stand for any number: the overlap policy of a job is checked
+  -- again anyway, and a blocker without a limit no longer blocks (its limit was deleted, or a worker has come).
   select array_agg(room order by pos) into rooms
   from (
     select pos, case
@@ -103,11 +101,15 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- Of these due executions, all of one priority, those that may proceed. They take what they need; the others are
--- parked. `flags` of an execution that proceeds has `flag_limited` if it holds something.
--- First comes the key, which a parked execution keeps; then task, target, tenant and queue. Only executions that pass
--- all of them take a place at the last three. An execution that was parked at one of these has passed those before it,
--- and does not wait there again.
+-- Filters due executions of one priority by keys, workers and limits. Those that may proceed are returned, and take what
+-- they need: rows of `limit_holds` and `rate_reservations`. The others are parked under the first blocker that stops
+-- them. `flags` of an execution that proceeds has `flag_limited` if it holds something.
+-- The concurrency key is checked first, and an execution keeps it while it is parked. Then come task, target, tenant and
+-- queue. Holds of the last three are taken at the end, by executions that have passed all checks, so none waits for one
+-- limit while it holds another.
+-- Nothing overtakes a line: if rows of this or a more urgent priority are parked under a blocker (waited_for), newly due
+-- rows are parked behind them, even if there is room. Rows that were just taken out of that line may use the room, and
+-- so may those from the line of a later check, which have passed this one before.
 create or replace function hourbell.apply_limits(
   p_rows hourbell.due[], p_priority smallint, p_serving hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
@@ -117,7 +119,7 @@ declare
   proceeding hourbell.due[] := hourbell.acquire_keys(p_rows, p_now);
   blocked_rows hourbell.due[];
   blocker smallint;
-  keys bigint[]; rooms int[]; waited_for boolean[];  -- of what does not let all of them proceed
+  keys bigint[]; rooms int[]; waited_for boolean[];  -- of blockers of this kind that may stop some of them
 begin
   foreach blocker in array array[
     hourbell.blocker_task(), hourbell.blocker_target(), hourbell.blocker_tenant(), hourbell.blocker_queue()]
@@ -149,6 +151,7 @@ begin
     fit as (
       select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
       from candidates as c join limited as l using (key)
+      -- A later check has a lower number: see codes.sql.
       where not l.waited_for or hourbell.parked_for((c.r).flags) between hourbell.blocker_queue() and blocker)
     select array_agg(r order by pos) into blocked_rows from candidates as c join limited as l using (key)
     where (c.r).id not in (select id from fit where fits);
@@ -156,23 +159,32 @@ begin
     proceeding := array(select r from unnest(proceeding) as r where id not in (select id from unnest(blocked_rows)));
     blocked_rows := blocked_rows || hourbell.followers_of(blocker, blocked_rows, p_priority);
     perform hourbell.park(blocker, blocked_rows, p_priority, p_pass);
-    perform hourbell.wake_next(blocker, blocked_rows, p_now);
+    perform hourbell.wake_after_parking(blocker, blocked_rows, p_now);
   end loop;
 
-  -- Executions that proceed take what they need.
+  return hourbell.take_holds(proceeding);
+end $$;
+
+-- Takes the holds and reservations that due executions need, all of which may proceed. Returns them, with `flag_limited`
+-- for those that hold something. Called by `apply_limits`, whose plan settings apply.
+create or replace function hourbell.take_holds(p_rows hourbell.due[]) returns hourbell.due[]
+language plpgsql as $$
+#variable_conflict use_column
+declare proceeding hourbell.due[];
+begin
   with known as materialized (
     select l as limit, l.kind, l.key
     from (
-      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(proceeding)
-      union all select distinct hourbell.blocker_tenant(), tenant from unnest(proceeding)
-      union all select distinct hourbell.blocker_target(), target from unnest(proceeding) where target is not null) as s
+      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(p_rows)
+      union all select distinct hourbell.blocker_tenant(), tenant from unnest(p_rows)
+      union all select distinct hourbell.blocker_target(), target from unnest(p_rows) where target is not null) as s
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l),
   limited as materialized (
     select l.limit, s.id
     from (
-      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(proceeding)
-      union all select hourbell.blocker_tenant(), tenant, id from unnest(proceeding)
-      union all select hourbell.blocker_target(), target, id from unnest(proceeding) where target is not null) as s
+      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(p_rows)
+      union all select hourbell.blocker_tenant(), tenant, id from unnest(p_rows)
+      union all select hourbell.blocker_target(), target, id from unnest(p_rows) where target is not null) as s
     join known as l on l.kind = s.kind and l.key = s.key),
   holding as (
     insert into hourbell.limit_holds (kind, key, id)
@@ -185,7 +197,7 @@ begin
         when r.key is not null or r.id in (select id from limited) then hourbell.flag_limited() else 0 end,
       r.target, r.key)::hourbell.due order by r.pos)
   into proceeding
-  from unnest(proceeding) with ordinality as r(run_at, id, tenant, queue, priority, flags, target, key, pos);
+  from unnest(p_rows) with ordinality as r(run_at, id, tenant, queue, priority, flags, target, key, pos);
   return coalesce(proceeding, '{}');
 end $$;
 
@@ -262,7 +274,7 @@ begin
   insert into hourbell.parked (kind, key, priority, rank, id)
   select hourbell.blocker_concurrency_key(), r.key, 0, extract(epoch from r.run_at), r.id
   from unnest(blocked_rows) as r;
-  perform hourbell.wake_next(hourbell.blocker_concurrency_key(), blocked_rows, p_now);
+  perform hourbell.wake_after_parking(hourbell.blocker_concurrency_key(), blocked_rows, p_now);
   return array(select r from unnest(p_rows) as r where id not in (select id from unnest(blocked_rows)));
 end $$;
 
@@ -295,9 +307,9 @@ begin
   cross join lateral unnest(t.positions, t.tags) as r(pos, tag);
 end $$;
 
--- Some rows reached the head of one line only to be stopped by another blocker. Rows behind them in the first line that
--- the same blocker would stop are moved along at once: one by one, a million of them would keep the gate busy for
--- hours.
+-- These rows have reached the head of one line only to be stopped by another blocker (p_kind). Takes the rows behind them
+-- in the first line that the same blocker would stop, up to 1000 per line, so that they are parked together with them:
+-- one by one, a million of them would keep the gate busy for hours.
 create or replace function hourbell.followers_of(p_kind smallint, p_rows hourbell.due[], p_priority smallint)
 returns hourbell.due[]
 language plpgsql set plan = lookups_one_by_one as $$
@@ -328,9 +340,11 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- After parking: a rate limit gets a wake-up for the time when it can reserve more. An execution that was counted at
--- one limit and then stopped by another has left room at the first, so the first gets a wake-up too.
-create or replace function hourbell.wake_next(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
+-- Inserts the wake-ups that parking these rows under blockers of a kind requires. A rate limit gets one for the time when
+-- it can reserve more. A row that was counted at one limit and then stopped by another has left room at the first, so
+-- the first gets one too.
+create or replace function hourbell.wake_after_parking(p_kind smallint, p_rows hourbell.due[], p_now timestamptz)
+returns void
 language sql set plan = lookups as $$
   insert into hourbell.gate_wakeups (at, kind, key)
   select w.at, s.kind, s.key

@@ -100,7 +100,7 @@ begin
 end $$;
 
 -- Counts how executions end, for the metrics of the process whose statement ends them: as `fate:reason:count`, in a
--- setting of the transaction. A statement that wants it selects `hourbell.ended()` beside the function that it calls.
+-- setting of the transaction. A statement that wants it selects `hourbell.ended()` together with the function that it calls.
 -- Example: `4:misfire:12 1:deadline:3`.
 create or replace function hourbell.count_fates(p_fates smallint[], p_reasons text[]) returns void
 language sql as $$
@@ -153,8 +153,8 @@ begin
 end $$;
 
 -- Ends the runs of recurring jobs among these executions, and wakes what waits for them. Returns whether anything may.
--- The gate locks the row of a run that a newcomer waits for (`check_overlap`), and this waits for the gate: so either
--- the gate sees that the run has ended, or this sees that it wakes another.
+-- The gate locks the row of a run that a newcomer waits for (`park_behind_runs`), and this function waits for that lock:
+-- so either the gate sees that the run has ended, or this function sees that it wakes another.
 create or replace function hourbell.close_runs(p_ids bigint[], p_now timestamptz) returns boolean
 language plpgsql set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan as $$

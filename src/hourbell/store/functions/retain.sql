@@ -35,12 +35,16 @@ begin
       next_day := least(day + p_span, (select min(p.first) from hourbell.partitions() as p where p.first > day));
       days := to_char(day, 'YYYYMMDD') || '_' || to_char(next_day, 'YYYYMMDD');
       begin
+        -- Rows are only added, so the statistics of a partition change slowly: analyze it when it has doubled.
         execute format(
-          'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s) with (fillfactor = 90)',
+          'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s)'
+          ' with (fillfactor = 90, autovacuum_analyze_scale_factor = 1)',
           'executions_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
         -- A partition does not inherit this.
         execute format('alter table hourbell.%I alter spec set statistics 0', 'executions_' || days);
-        execute format('create table hourbell.%I partition of hourbell.outcomes for values from (%s) to (%s)',
+        execute format(
+          'create table hourbell.%I partition of hourbell.outcomes for values from (%s) to (%s)'
+          ' with (autovacuum_analyze_scale_factor = 1)',
           'outcomes_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
         made := made + 1;
       exception
@@ -151,9 +155,9 @@ begin
   return cardinality(ids);
 end $$;
 
--- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, sign-ins that
--- are over, progress and cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes
--- that virtual time has passed, unique keys of jobs that have ended, manifests.
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, expired
+-- sign-ins; progress, cancellation requests, counts of reruns and checkpoints of executions that have ended; timetables
+-- without members, lanes that virtual time has passed, unique keys of jobs that have ended, manifests.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
 ) returns int

@@ -3,12 +3,12 @@
 -- against the reaper), then the slabs, in the order of their fences: of two reports of an execution, the second sees
 -- what the first has done.
 -- An execution that ends gets a row in `outcomes` and stays in its slab, which is deleted when all have left it. One
--- that does not end (`outcomes_unfinished`) is taken out of its slab.
+-- that does not end (`settlements_unfinished`) is taken out of its slab.
 -- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to
 -- its end). Both are by the worker's monotonic clock; begun_ms is null if it is only known that the execution has just
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
 -- described by p_kinds … p_results:
--- p_kinds: hourbell.outcome_… in codes.sql.
+-- p_kinds: hourbell.settlement_… in codes.sql.
 -- p_delays: the seconds until a retry, or until a returned execution may start; for one that its target has accepted,
 --   the seconds that the target has to report how it ended.
 -- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was returned waits for.
@@ -34,9 +34,6 @@ declare
   whole int[];  -- slabs of which all executions end here
   requeued bigint[];
   accepted bigint[];
-  noting bigint[];  -- executions with notifications
-  failed_starts timestamptz[];  -- of attempts that have failed and will be retried,
-  failed_tenants int[];
   settled bigint[];
 begin
   freed := false;
@@ -59,58 +56,16 @@ begin
   end if;
 
   if kinds && hourbell.settlements_returned() then
-    with reported as (
-      select o.*, x.kind, x.delay, x.reason, x.error
-      from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
-      join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
-      where x.kind = any (hourbell.settlements_returned())),
-    members as materialized (select * from hourbell.members(slabs)),
-    taken as materialized (
-      select o.*, o.kind = hourbell.settlement_retry() as failed, o.kind <> hourbell.settlement_released() as begun,
-        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join reported as o on o.id = h.id and o.fence = h.fence
-      where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),
-    again as (
-      update hourbell.executions as e
-      set fence = t.fence,
-          attempt = e.attempt + t.failed::int,
-          crashes = case when t.failed or t.kind = hourbell.settlement_snoozed() then 0 else e.crashes end,
-          start_by = case when not t.begun then e.start_by end,  -- it has started in time
-          run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),
-          waits_for = case when not t.failed then t.reason end,
-          first_started_at = case
-            when t.begun then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
-          history = case
-            when t.failed then hourbell.add_attempt(
-              e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null)
-            else e.history end
-      from taken as t
-      where e.id = t.id and e.id = any (array(select id from taken))
-      returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes, t.failed, t.started_at, e.tenant)
-    select array_agg(id), array_agg(id) filter (where notes), array_agg(started_at) filter (where failed),
-      array_agg(tenant) filter (where failed)
-    into requeued, noting, failed_starts, failed_tenants from again;
-    if failed_starts is not null then
-      insert into hourbell.failed_attempts (at, started_at, tenant)
-      select p_now, f.started_at, f.tenant from unnest(failed_starts, failed_tenants) as f(started_at, tenant);
-    end if;
-    perform hourbell.requeue(requeued);
-    if noting is not null then perform hourbell.write_failure_notices(noting); end if;
-    if kinds && hourbell.settlements_rerun() then
-      perform hourbell.count_reruns(
-        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
-              where kind = hourbell.settlement_interrupted() and p_ids[at] = any (requeued)),
-        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
-              where kind = hourbell.settlement_snoozed() and p_ids[at] = any (requeued)));
-    end if;
+    requeued := hourbell.settle_returned(
+      slabs, p_session, p_now, p_ids, p_fences, p_begun_ms, p_took_ms, p_others, kinds, p_delays, p_reasons, p_errors);
   end if;
   if hourbell.settlement_accepted() = any (kinds) then
     accepted := hourbell.move_to_awaiting(
       slabs, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
 
-  -- Only a repeated report names executions that have ended already, so this is found out when it fails.
+  -- Only a repeated report names executions that have already ended. So the first try does not look for them: if there are
+  -- any, the insert fails, and the second try leaves them out.
   for try in 1 .. 2 loop
     begin
       if try = 1 and p_others = '{}' and hourbell.are_whole(slabs, p_ids, p_fences) then
@@ -185,6 +140,68 @@ begin
   perform hourbell.shrink_slabs(rows, requeued || accepted);
   refused := case when cardinality(settled) = cardinality(p_ids) then '{}'
     else array(select unnest(p_ids) except select unnest(settled)) end;
+end $$;
+
+-- Settles what was reported and has not ended: executions that are retried, or returned by their worker. Their rows are
+-- updated, and they wait in `due` again. The arguments are those of `settle`, which shrinks the slabs. Returns the ids.
+create or replace function hourbell.settle_returned(
+  p_slabs hourbell.leased[], p_session bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[],
+  p_took_ms int[], p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[]
+) returns bigint[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  requeued bigint[];
+  noting bigint[];  -- executions with notifications
+  failed_starts timestamptz[];  -- of attempts that have failed and will be retried,
+  failed_tenants int[];
+begin
+  with reported as (
+    select o.*, x.kind, x.delay, x.reason, x.error
+    from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
+    join unnest(p_others, p_kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
+    where x.kind = any (hourbell.settlements_returned())),
+  members as materialized (select * from hourbell.members(p_slabs)),
+  taken as materialized (
+    select o.*, o.kind = hourbell.settlement_retry() as failed, o.kind <> hourbell.settlement_released() as begun,
+      hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+      hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+    from members as h join reported as o on o.id = h.id and o.fence = h.fence
+    where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),
+  again as (
+    update hourbell.executions as e
+    set fence = t.fence,
+        attempt = e.attempt + t.failed::int,
+        crashes = case when t.failed or t.kind = hourbell.settlement_snoozed() then 0 else e.crashes end,
+        start_by = case when not t.begun then e.start_by end,  -- it has started in time
+        run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),
+        waits_for = case when not t.failed then t.reason end,
+        first_started_at = case
+          when t.begun then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
+        history = case
+          when t.failed then hourbell.add_attempt(
+            e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null)
+          else e.history end
+    from taken as t
+    where e.id = t.id and e.id = any (array(select id from taken))
+    returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes, t.failed, t.started_at, e.tenant)
+  select array_agg(id), array_agg(id) filter (where notes), array_agg(started_at) filter (where failed),
+    array_agg(tenant) filter (where failed)
+  into requeued, noting, failed_starts, failed_tenants from again;
+  if failed_starts is not null then
+    insert into hourbell.failed_attempts (at, started_at, tenant)
+    select p_now, f.started_at, f.tenant from unnest(failed_starts, failed_tenants) as f(started_at, tenant);
+  end if;
+  perform hourbell.requeue(requeued);
+  if noting is not null then perform hourbell.write_failure_notices(noting); end if;
+  if p_kinds && hourbell.settlements_rerun() then
+    perform hourbell.count_reruns(
+      array(select p_ids[at] from unnest(p_others, p_kinds) as o(at, kind)
+            where kind = hourbell.settlement_interrupted() and p_ids[at] = any (requeued)),
+      array(select p_ids[at] from unnest(p_others, p_kinds) as o(at, kind)
+            where kind = hourbell.settlement_snoozed() and p_ids[at] = any (requeued)));
+  end if;
+  return requeued;
 end $$;
 
 -- The executions of slabs, in their order, with the position of the slab in the array and its size.

@@ -48,8 +48,26 @@ language sql stable set plan = lookups as $$
   select key from found
 $$;
 
--- Called when sessions of a queue have opened or ended. Rows that are ready there were admitted for the previous
--- sessions: if the current ones serve other tasks, or not all the same, the rows must be found by task.
+-- Called by the gate when sessions of these queues have opened or ended. Notes what the sessions serve now, and sends
+-- ready rows that no session serves any more through the gate again. Returns the tasks, as blockers, that have parked
+-- rows and are served now.
+create or replace function hourbell.adapt_to_workers(
+  p_queues bigint[], p_serving hourbell.sessions[], p_limit int, p_now timestamptz
+) returns bigint[]
+language plpgsql set plan = lookups as $$
+begin
+  perform hourbell.note_queue_workers(q::smallint, p_serving) from unnest(p_queues) as q;
+  perform hourbell.readmit_unserved_queues(
+    array(select q from unnest(p_queues) as q where not hourbell.is_queue_served(p_serving, q)), p_limit, p_now);
+  perform hourbell.readmit_unserved_tasks(p_queues, p_serving, p_limit, p_now);
+  return array(
+    select t.key from unnest(p_queues) as q cross join lateral hourbell.parked_task_keys(q) as t(key)
+    where not hourbell.lacks_task(p_serving, t.key));
+end $$;
+
+-- Updates what is stored about the sessions of a queue (`queue_workers`). Rows that are ready there were admitted for the
+-- previous sessions: if the current ones serve other tasks, or not all the same, the queue is mixed, and claims look for
+-- rows by task.
 create or replace function hourbell.note_queue_workers(p_queue smallint, p_serving hourbell.sessions[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -57,7 +75,7 @@ declare
   old hourbell.queue_workers;
   new hourbell.queue_workers;
 begin
-  select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1,
+  select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1,  -- -1 stands for all tasks
     count(distinct coalesce(s.tasks, '{-1}')) > 1
   into new from unnest(p_serving) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
   if not found then return; end if;  -- no session claims there
@@ -92,8 +110,8 @@ begin
     select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_serving, f.queue, r.task));
 end $$;
 
--- No session serves these queues any more. Their ready rows release the limits they hold, which other rows wait for,
--- and go through the gate again.
+-- No session serves these queues any more. Ready rows there that hold limits release them, because rows of other queues
+-- may wait for them, and go through the gate again. Other ready rows stay, and wait for the next session.
 create or replace function hourbell.readmit_unserved_queues(p_queues bigint[], p_limit int, p_now timestamptz)
 returns void
 language plpgsql set plan = lookups as $$
@@ -120,8 +138,8 @@ begin
   insert into hourbell.gate_wakeups (at, kind, key) select p_now, hourbell.blocker_queue(), unnest(p_queues);
 end $$;
 
--- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
--- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
+-- For tasks in these queues that no session serves any more: their ready rows release the limits they hold and go
+-- through the gate again, which parks them. If they stayed, they would also hold back the virtual time of the queue.
 create or replace function hourbell.readmit_unserved_tasks(
   p_queues bigint[], p_serving hourbell.sessions[], p_limit int, p_now timestamptz
 ) returns void
@@ -129,7 +147,7 @@ language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   left_behind bigint[];
-  unserved int;  -- places in `ready` with tasks that no session serves
+  unserved int;  -- combinations of queue, priority and task in `ready` that no session serves
 begin
   with unserved as materialized (
     select f.queue, r.priority, r.task from hourbell.queue_workers as f
@@ -160,7 +178,7 @@ begin
     perform hourbell.release_limits(left_behind, false, p_now);
     perform hourbell.requeue(left_behind);
   end if;
-  -- There may be more, or some were locked by a claim.
+  -- Check again soon: there may be more, or a claim had locked some.
   insert into hourbell.gate_wakeups (at, kind, key)
   select p_now + interval '100 milliseconds', hourbell.blocker_queue(), queue from hourbell.queue_workers as f
   where f.queue = any (p_queues) and (left_behind is not null or unserved > 0);

@@ -118,7 +118,7 @@ return (
     limit 1) as w
   where s.id <> hourbell.awaiting_session());
 
--- What is shown with an execution besides its own row, with names instead of numbers.
+-- What is shown with an execution in addition to its own row, with names instead of numbers.
 create or replace function hourbell.display_columns(
   p_id bigint, p_job bigint, p_tenant int, p_queue smallint, p_spec text, p_history jsonb, p_session bigint,
   out tenant_name text, out queue_name text, out job_name text, out workers text, out replayed boolean

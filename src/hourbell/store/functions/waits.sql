@@ -73,7 +73,7 @@ begin
 end $$;
 
 -- Ends waits whose time is over, and resumes what could not be resumed when it was reported. Returns how many executions
--- it looked at.
+-- it has examined.
 create or replace function hourbell.end_waits(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

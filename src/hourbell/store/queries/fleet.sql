@@ -60,7 +60,7 @@ left join lateral (
 group by 1
 
 -- name: running
--- Executions under way, among $1, of the tenant $2 or all: by priority, by the minute of their claim, and whether
+-- Running executions, among $1, of the tenant $2 or all: by priority, by the minute of their claim, and whether
 -- a worker or their target has them.
 select r.priority, r.started_in, r.awaiting, count(*)::int as n
 from (

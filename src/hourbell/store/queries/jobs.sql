@@ -1,7 +1,7 @@
 -- Jobs: the statements of create, change and read. Times come in as arguments.
 
 -- name: before_create
--- What has to be known before $1 documents can be parsed: $2 queues, $3 tenants, $4 and $5 the
+-- What must be known before $1 documents can be parsed: $2 queues, $3 tenants, $4 and $5 the
 -- idempotency keys of the requests.
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
@@ -51,7 +51,7 @@ cross join lateral (
   where (t.rule, t.zone, t.dst_gap, t.dst_overlap) = (a.rule, a.zone, a.dst_gap, a.dst_overlap) offset 0) as t
 
 -- name: ensure_timetables
--- The timetables of rhythms, by their place in the arrays; $5 now, $6 their first fires after that.
+-- The same, and inserts those that are missing; $5 now, $6 their first fires after that.
 with asked as materialized (
   select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $6::timestamptz[]) with ordinality
     as a(rule, zone, dst_gap, dst_overlap, first, k)),

@@ -34,14 +34,14 @@ with generation as (insert into hourbell.limit_generations default values)
 insert into hourbell.limit_recounts (kind, key) values ($1, $2)
 
 -- name: wake_gate
--- The gate looks at what is parked under this blocker.
+-- Makes the gate check what is parked under this blocker.
 insert into hourbell.gate_wakeups (at, kind, key) values ($1, $2, $3)
 
 -- name: set_defaults
 update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 
 -- name: blocker_of
--- What an execution is parked by: the blocker, one holder of what it waits for, its limit and how much
+-- The blocker under which an execution is parked, one execution that holds what it waits for, the limit and how much
 -- of it is in use, whether it is the first in the line, and when its token arrives if it is not overtaken; if it waits
 -- for a worker with its task, the name of the task, or null for webhooks. $2 now.
 select p.kind, p.key,
@@ -73,7 +73,7 @@ where p.id = $1
 -- name: waits
 -- What the executions $1, whose time has come, wait for: whether a live session serves their queue ($3, in the same order);
 -- the kind of the blocker under which they are parked, and how much room it has; whether they are suspects. $2 now.
--- A blocker is looked at once, however many wait for it.
+-- Each blocker is read once, however many executions wait for it.
 with wanted as materialized (
   select w.id, w.queue, p.kind, p.key
   from unnest($1::bigint[], $3::text[]) as w(id, queue)

@@ -1,8 +1,8 @@
 -- Metrics: what the leader reads of the whole cell. Every part stops at a bound: a count is that many or more.
 
 -- name: cell
--- $1 is now. The epoch; live workers; how late the planner is, if executions are to be planned up to $2; timetables that the leader cannot
--- compute and the jobs that follow them; dead letters; sessions that expired before $3. Each up to $4. The time of the
+-- $1 is now. The epoch; live workers; how late the planner is, if executions should be planned up to $2; timetables that
+-- the leader cannot compute, and the jobs attached to them; dead letters; sessions that expired before $3. Each up to $4. The time of the
 -- oldest claim that is not settled: in a session it is the one with the lowest fence.
 select
   (select epoch from hourbell.leadership) as epoch,

@@ -22,7 +22,7 @@ from hourbell.operations as o
 where (o.only_tenant, o.id) < ($3, $1) and o.only_tenant >= $3 order by o.only_tenant desc, o.id desc limit $2
 
 -- name: next
--- The operation that is to be continued first, by $1.
+-- The operation to continue next, if one is due by $1.
 select o.*, (select name from hourbell.tenants as t where t.id = o.only_tenant) as tenant_name
 from hourbell.operations as o where o.continue_at <= $1 order by o.continue_at limit 1
 

@@ -1,7 +1,7 @@
 -- Planning: what the leader reads before it plans.
 
 -- name: joining
--- Timetables with memberships that have still to join, and the earliest start of these. A broken
+-- Timetables with memberships that have not joined yet, and the earliest start of these. A broken
 -- timetable may have many; they are not read.
 with recursive joining as (
   (select timetable from hourbell.memberships where joined_through is null order by timetable limit 1)
@@ -19,7 +19,7 @@ cross join lateral (
 limit $1
 
 -- name: firing
--- Timetables whose next fire has to be planned by now, the earliest first.
+-- Timetables whose next fire should be planned by now, the earliest first.
 select id, rule, zone, dst_gap, dst_overlap, next_fire_at from hourbell.timetables
 where plan_from <= $1 order by plan_from limit $2
 

@@ -1,13 +1,13 @@
 """create: insert jobs with their audit rows and their idempotency answers.
 
 A one-time job is its execution and is due at its time. A recurring job is a row of `jobs` and a
-membership that has still to join its timetable; the join follows the commit, and if this process
+membership that has not joined its timetable yet; the join follows the commit, and if this process
 dies in between, the leader completes it.
 
 Every create takes the same steps:
 
     request   read what the documents need (time, ids, queue defaults, quotas), and parse them
-    rows      a checked job as it is stored
+    rows      turn a checked job into the row that is stored
     names     resolve tenants, queues, targets and timetables to ids; unknown names are created
     insert    `hourbell.create_jobs`, bisected when a row fails; joins and announcements follow
 

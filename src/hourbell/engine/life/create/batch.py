@@ -119,7 +119,7 @@ def _request(
 class _Batch:
     """Parsed items and their results."""
 
-    names: ResolvedNames  # of the rows that are to be stored
+    names: ResolvedNames  # of the rows that will be stored
 
     def __init__(self, context: CreateContext, request_row: RequestRow) -> None:
         self.context = context

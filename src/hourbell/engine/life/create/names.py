@@ -48,7 +48,7 @@ async def resolve_names(
 ) -> ResolvedNames:
     """The ids of everything that jobs name; unknown names are created.
 
-    `key_owner`: a tenant to resolve besides, as the owner of an idempotency key.
+    `key_owner`: another tenant to resolve, the owner of the idempotency key.
     """
     timetables = {
         row.job_id: timetable_of(row.recurring.schedule, row.job_id)
@@ -76,7 +76,7 @@ async def resolve_available(
     key_owner: str | None = None,
     max_problems: int | None = None,
 ) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
-    """Resolve the names of the rows that name nothing unavailable; by job id, why others do.
+    """Resolve the names of rows; by job id, why those of some rows are unavailable.
 
     A name is unavailable if it must not be created, or if another transaction is inserting it.
     `max_problems`: the number of problems reported individually; see `_unavailable`.

@@ -15,18 +15,25 @@ from hourbell.sdk.running import WorkerOptions, import_tasks, queues_of
 
 
 class Command(BaseCommand):
-    help = "Run the tasks of this project, until SIGTERM or Ctrl-C."
+    help = "Run the tasks of this project until SIGTERM or Ctrl-C."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         worker = parser.add_subparsers(required=True).add_parser(
-            "worker", help="Run the tasks of all apps that have a module `tasks`."
+            "worker", help="Run the tasks of all apps that have a `tasks` module."
         )
-        worker.add_argument("--backend", default="default", help="A name in settings.TASKS.")
-        worker.add_argument("--queues", help="Comma-separated; those of the backend by default.")
+        worker.add_argument(
+            "--backend", default="default", help="A backend name in settings.TASKS."
+        )
+        worker.add_argument("--queues", help="Comma-separated. Default: those of the backend.")
         worker.add_argument("--concurrency", type=int, default=50)
-        worker.add_argument("--drain", type=float, default=25.0, help="Seconds to end.")
-        worker.add_argument("--name", help="Shown with the executions.")
-        worker.add_argument("--no-scheduler", action="store_true", help="Never be the leader.")
+        worker.add_argument(
+            "--drain",
+            type=float,
+            default=25.0,
+            help="Seconds to let running tasks finish on shutdown.",
+        )
+        worker.add_argument("--name", help="Name shown with executions.")
+        worker.add_argument("--no-scheduler", action="store_true", help="Never become the leader.")
 
     def handle(self, *args: Any, **given: Any) -> None:
         backend = task_backends[given["backend"]]
