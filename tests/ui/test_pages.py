@@ -7,7 +7,8 @@ tests: a new one costs a process that compiles the whole dashboard, and axe, aga
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -38,6 +39,9 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
   window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
 """
+
+
+CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def execute(dsn: str, statement: LiteralString) -> None:
@@ -254,6 +258,7 @@ def test_every_page_is_accessible_quiet_and_fits_in_both_themes_and_at_both_widt
 def test_why_a_job_did_not_run_is_one_click_from_what_needs_attention(watched: Watched) -> None:
     watched.open("/")
     row = watched.page.get_by_role("listitem").filter(has_text="ledger-compaction")
+    expect(row).to_contain_text("gamma")  # two tenants may have jobs of one name
     watched.click("link", "Why?", row)
     why = watched.page.get_by_role("region", name="Why?")
     expect(why).to_contain_text("an earlier run")
@@ -681,6 +686,54 @@ def test_the_overview_changes_by_itself(watched: Watched) -> None:
     assert watched.problems() == []
 
 
+def overview_with(watched: Watched, change: Callable[[Any], None]) -> None:
+    """The overview is answered as always, but for this change."""
+
+    def answered(route: Route) -> None:
+        answer = route.fetch()
+        overview = answer.json()
+        change(overview)
+        route.fulfill(response=answer, json=overview)
+
+    watched.page.route("**/api/v1/overview*", answered)
+
+
+def test_the_overview_says_how_far_its_forecast_is_complete(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/")
+    busiest = page.get_by_text(re.compile("Busiest minute:"))
+    expect(busiest).not_to_contain_text("Counted in full until")
+
+    def incomplete(overview: Any) -> None:
+        at = datetime.fromisoformat(overview["at"]) + timedelta(hours=5, minutes=30)
+        overview["peak"]["complete_until"] = at.isoformat()
+
+    overview_with(watched, incomplete)
+    watched.open("/")
+    expect(busiest).to_contain_text("Counted in full until")
+    bars = page.get_by_role("img", name=re.compile("Runs due in each")).locator("rect")
+    assert [bars.nth(index).get_attribute("opacity") for index in (4, 5)] == ["1", "0.4"]
+    assert watched.problems() == []
+
+
+def test_the_figures_are_those_of_the_chosen_window(watched: Watched) -> None:
+    page = watched.page
+
+    def known(overview: Any) -> None:
+        overview["lateness_ms"] = {"p50": 1_200, "p95": 5_400, "p99": 7_100}
+        overview["series"][-2]["started"] = 590  # in 5 minutes
+        overview["depth"][0]["ready"] = 77
+
+    overview_with(watched, known)
+    watched.open("/?window=24h")
+    # The stream of events, which tells of the last 15 minutes, has arrived.
+    expect(page.get_by_role("row").filter(has_text="Critical")).not_to_contain_text("77")
+    figures = page.locator("main a, main div")
+    expect(figures.filter(has_text=re.compile(r"^Lateness p99, 24h7\.1 s$"))).to_be_visible()
+    expect(figures.filter(has_text=re.compile(r"^Started per minute118$"))).to_be_visible()
+    assert watched.problems() == []
+
+
 def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) -> None:
     page, server = watched.page, watched.server
     counts = server.ask("GET", "/api/v1/tenants/default")["counts"]
@@ -689,6 +742,7 @@ def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) 
         watched.open(path)
         waiting = page.locator("main a[href*='tenant_id=default&status=QUEUED']")
         expect(waiting).to_contain_text(str(counts["waiting"]))
+        expect(page.locator("main a[href*='tenant_id=gamma&status=QUEUED']")).to_have_count(0)
     waiting.click()
     expect(page.locator("tbody tr")).to_have_count(counts["waiting"])
     row = page.locator("tbody tr").filter(has_text="resize-now")
@@ -734,6 +788,8 @@ def test_jitter_spreads_a_herd_over_the_chosen_seconds(watched: Watched) -> None
     )
     assert int(before) >= 40  # the settlements of 02:00 in Berlin
     assert int(after) <= 2
+    outside = page.locator("[data-none]").first
+    assert outside.evaluate("(cell) => getComputedStyle(cell).backgroundColor") == CLEAR
     assert watched.problems() == []
 
 
@@ -813,6 +869,9 @@ def test_the_api_page_has_an_example_for_every_operation(watched: Watched) -> No
     first = f"curl -s -X POST {watched.server.url}/api/v1/jobs \\\n"
     (create,) = (text for text in texts if text.startswith(first))
     assert '"name":"invoice-nightly"' in create
+    prose = page.locator("main p").all_inner_texts()
+    assert len(prose) > operations
+    assert not [text for text in prose if "`" in text]
 
 
 def test_reasons_and_results_are_text_too(watched: Watched) -> None:

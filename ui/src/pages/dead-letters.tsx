@@ -74,7 +74,7 @@ export function DeadLetters() {
         </Can>
       </div>
       <Chips chips={chips} clear={() => navigate("/dead-letters")} />
-      {view === "groups" ? <Groups filter={filter} to={to} timeWords={timeWords} ask={setAsked} /> : <List filter={filter} time={time} />}
+      {view === "groups" ? <Groups filter={filter} time={time} to={to} timeWords={timeWords} ask={setAsked} /> : <List filter={filter} time={time} />}
       {asked && <Ask asked={asked} close={() => setAsked(null)} begun={(id) => { setAsked(null); setParams({ operation: id }); }} />}
     </>
   );
@@ -100,7 +100,7 @@ function Current({ id, close }: { id: string | null; close: () => void }) {
   );
 }
 
-function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string | null | undefined>; to: (change: Record<string, string | null>) => string; timeWords: string; ask: (asked: Asked) => void }) {
+function Groups({ filter, time, to, timeWords, ask }: { filter: Record<string, string | null | undefined>; time: string; to: (change: Record<string, string | null>) => string; timeWords: string; ask: (asked: Asked) => void }) {
   const read = useApi<LetterGroups>("/api/v1/dead-letters/groups", filter, { keep: true });
   const can = useCan();
   const me = useMe();
@@ -136,6 +136,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
     {
       id: "act",
       title: "Act",
+      kind: "number",
       cell: (each) => {
         const words = `${each.kind ?? each.reason.replaceAll("_", " ")}${each.action ? ` at ${each.action}` : ""}, ${timeWords}`;
         const wanted = Object.fromEntries(Object.entries({ ...filter, fingerprint: each.fingerprint }).filter(([, value]) => value)) as Record<string, string>;
@@ -156,7 +157,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
       <Reading of={read} what="grouping of dead letters" rows={6}>
         {(groups) =>
           groups.items.length === 0 ? (
-            <Empty>Nothing has died in this time.</Empty>
+            <Empty>{time === "all" ? "Nothing has died." : "Nothing has died in this time."}</Empty>
           ) : (
             <>
               <Table label="Dead letters by error" columns={columns} rows={groups.items} keyOf={(each) => each.fingerprint + each.reason} />

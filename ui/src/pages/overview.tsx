@@ -6,9 +6,10 @@ import { Link } from "wouter";
 
 import { now } from "../api/client";
 import { useApi, useMe, useTick } from "../api/hooks";
-import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page, Quantiles } from "../api/types";
+import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page } from "../api/types";
 import { useSettings } from "../lib/settings";
 import { absolute, duration, group, relative, rough, signed, timeOfDay, zoneFor } from "../lib/time";
+import { currentRate } from "../lib/rate";
 import { changed, useParams } from "../lib/url";
 import { counted, plural, statusWord } from "../lib/words";
 import { ButtonLink, Code, Loading, Meter, Muted, PageHead, Panel, Reading, Time, Told } from "../parts/basics";
@@ -22,8 +23,6 @@ const WINDOWS = ["15m", "1h", "6h", "24h"];
 
 interface Live {
   at: string;
-  started_per_second: number | null;
-  lateness_ms: Quantiles | null;
   depth: Depth[];
   workers: OverviewData["workers"];
   leader: Leader | null;
@@ -54,7 +53,7 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
     <div className={s.stack}>
       <NeedsAttention items={overview.attention} overview={overview} />
       <Tonight peak={overview.peak} clockZone={zoneFor(clock)} />
-      <Figures overview={overview} live={live} window={window} />
+      <Figures overview={overview} window={window} />
       {cell && (
         <Panel
           title="Throughput and lateness"
@@ -76,27 +75,26 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
   );
 }
 
-function Figures({ overview, live, window }: { overview: OverviewData; live?: Live; window: string }) {
-  const late = live?.lateness_ms ?? overview.lateness_ms;
-  const perMinute = typeof live?.started_per_second === "number" ? live.started_per_second * 60 : overview.started_per_minute;
+function Figures({ overview, window }: { overview: OverviewData; window: string }) {
+  const late = overview.lateness_ms;
   const { started, failed } = overview.totals;
   const share = failed !== null && started ? (failed / started) * 100 : null;
   return (
     <div className={s.figures}>
       <Link className={s.figure} href="/executions">
         <span>Started per minute</span>
-        <b>{perMinute === null ? "–" : group(Math.round(perMinute))}</b>
+        <b>{group(Math.round(currentRate(overview.series, overview.bucket_seconds)))}</b>
       </Link>
       <div className={s.figure}>
-        <span>Lateness, p50</span>
+        <span>Lateness p50, {window}</span>
         <b>{late ? duration(late.p50) : "–"}</b>
       </div>
       <div className={s.figure}>
-        <span>Lateness, p95</span>
+        <span>Lateness p95, {window}</span>
         <b>{late ? duration(late.p95) : "–"}</b>
       </div>
       <div className={s.figure}>
-        <span>Lateness, p99</span>
+        <span>Lateness p99, {window}</span>
         <b>{late ? duration(late.p99) : "–"}</b>
       </div>
       <Link className={s.figure} href="/executions?view=failed">
@@ -112,6 +110,9 @@ function Figures({ overview, live, window }: { overview: OverviewData; live?: Li
     </div>
   );
 }
+
+// A forecast that the server has read is used for so long.
+const PEAK_AGE = 5 * 60_000;
 
 const ICONS = { error: OctagonAlert, warning: AlertTriangle, info: Info };
 
@@ -134,6 +135,7 @@ function NeedsAttention({ items, overview }: { items: Attention[]; overview: Ove
               <Icon size={18} aria-label={item.severity} role="img" />
               <p>
                 <Told text={item.refers_to.kind === "dead_letters" && item.refers_to.id ? item.message.replace(item.refers_to.id, item.refers_to.id.replaceAll("_", " ")) : item.message} />
+                {overview.tenant_id === null && item.refers_to.tenant_id && <Muted> · {item.refers_to.tenant_id}</Muted>}
               </p>
               <span className={s.since}>{item.since && <Time at={item.since} mode="relative" />}</span>
               {way && (
@@ -221,6 +223,8 @@ function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: s
   const at = Date.parse(peak.at);
   const total = peak.hours.reduce((sum, count) => sum + count, 0);
   const begins = now();
+  const complete = Date.parse(peak.complete_until);
+  const whole = complete >= begins + peak.hours.length * 3_600_000 - PEAK_AGE;
   const label = (index: number) => `${timeOfDay(begins + index * 3_600_000, clockZone, false)} to ${timeOfDay(begins + (index + 1) * 3_600_000, clockZone, false)}: ${plural(peak.hours[index] ?? 0, "run")}`;
   return (
     <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
@@ -228,8 +232,9 @@ function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: s
         <p>
           Busiest minute: <b>{absolute(at, clockZone, now(), false)}</b> ({relative(at, now())}), {plural(peak.executions, "run")}. {group(total)} in all.
           {peak.estimated ? " Some schedules are estimated." : ""}
+          {!whole ? ` Counted in full until ${absolute(complete, clockZone, now(), false)}.` : ""}
         </p>
-        <Bars values={peak.hours} label={`Runs due in each of the next 24 hours: ${peak.hours.join(", ")}`} labels={label} />
+        <Bars values={peak.hours} known={whole ? peak.hours.length : Math.floor((complete - begins) / 3_600_000)} label={`Runs due in each of the next 24 hours: ${peak.hours.join(", ")}`} labels={label} />
         <div className={s.hours} aria-hidden>
           {[0, 6, 12, 18, 24].map((hour) => (
             <span key={hour}>{hour === 0 ? "now" : `+${hour} h`}</span>
