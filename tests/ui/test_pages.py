@@ -218,6 +218,11 @@ def scrolls_sideways(page: Page) -> bool:
     return wider
 
 
+CUT = """Array.from(document.querySelectorAll("main table[aria-label]"))
+  .filter((table) => table.parentElement.scrollWidth > table.parentElement.clientWidth)
+  .map((table) => `${table.ariaLabel} is wider than its box`)"""
+
+
 def looked_at(watched: Watched, name: str) -> list[str]:
     """What is wrong with the open page, in both themes and at all widths; screenshots of it are kept."""
     page, found = watched.page, []
@@ -233,6 +238,7 @@ def looked_at(watched: Watched, name: str) -> list[str]:
         # One run for each theme and each width. The frame of the pages is the same on all of them: once is enough.
         if (width, theme) == ("wide", "light"):
             found += [f"{theme}, {width}: {each}" for each in watched.axe()]
+            found += page.evaluate(CUT)
         if (width, theme) == ("narrow", "dark"):
             within = "html" if name == "overview" else "main"
             found += [f"{theme}, {width}: {each}" for each in watched.axe(within)]

@@ -8,7 +8,7 @@ import type { Job, Page, Queue, Tenant } from "../api/types";
 import { change, useSettings } from "../lib/settings";
 import { useParams } from "../lib/url";
 import { actionWords, JOB_STATUSES, scheduleWords, statusWord } from "../lib/words";
-import { Button, ButtonLink, Can, Empty, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Button, ButtonLink, Can, Empty, Muted, PageHead, Panel, Reading, Short, styles as parts, Time } from "../parts/basics";
 import { Chips, Select } from "../parts/fields";
 import { Dialog, Menu } from "../parts/overlays";
 import { Pager } from "../parts/pager";
@@ -215,8 +215,8 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       ),
     },
     { id: "id", title: "Id", kind: "nowrap", cell: (job) => <code>{job.job_id}</code> },
-    { id: "tenant", title: "Tenant", cell: (job) => <span className={parts.clip} title={job.tenant_id}>{job.tenant_id}</span> },
-    { id: "queue", title: "Queue", cell: (job) => <span className={parts.clip} title={job.queue}>{job.queue}</span> },
+    { id: "tenant", title: "Tenant", cell: (job) => <Short text={job.tenant_id} /> },
+    { id: "queue", title: "Queue", cell: (job) => <Short text={job.queue} /> },
     { id: "priority", title: "Priority", cell: (job) => statusWord(job.priority) },
     { id: "type", title: "Type", cell: (job) => (job.type === "RECURRING" ? "Recurring" : "One-time") },
     {
