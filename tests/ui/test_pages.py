@@ -740,6 +740,23 @@ def test_the_figures_are_those_of_the_chosen_window(watched: Watched) -> None:
     assert watched.problems() == []
 
 
+def test_an_old_event_of_the_stream_does_not_hide_what_was_read_since(watched: Watched) -> None:
+    page = watched.page
+    row = page.get_by_role("row").filter(has_text="Critical")
+    watched.open("/")
+    expect(page.get_by_role("button", name="Live")).to_be_visible()
+
+    def later(overview: Any) -> None:
+        at = datetime.fromisoformat(overview["at"]) + timedelta(hours=1)
+        overview["at"] = at.isoformat()
+        overview["depth"][0]["ready"] = 77
+
+    overview_with(watched, later)
+    expect(row).to_contain_text("77")  # with the next read, in 10 s
+    watched.settle()
+    assert watched.problems() == []
+
+
 def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) -> None:
     page, server = watched.page, watched.server
     counts = server.ask("GET", "/api/v1/tenants/default")["counts"]

@@ -29,7 +29,7 @@ export function ForecastPage() {
         {!me?.tenant_id && <Select label="Tenant" value={params.get("tenant_id") ?? ""} onChange={(tenant_id) => setParams({ tenant_id })} options={[["", "All tenants"], ...(tenants.data?.items ?? []).map((each): [string, string] => [each.tenant_id, each.tenant_id])]} />}
       </div>
       <Reading of={read} what="forecast" rows={14}>
-        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Empty>Nothing is due in {hours} hours.</Empty>)}
+        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Panel flush label="Forecast"><Empty>Nothing is due in {hours} hours.</Empty></Panel>)}
       </Reading>
     </>
   );

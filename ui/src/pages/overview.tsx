@@ -43,7 +43,9 @@ export function Overview() {
 }
 
 function Content({ overview, window }: { overview: OverviewData; window: string }) {
-  const live = useQuery<Live>({ queryKey: ["live"], enabled: false }).data;
+  const last = useQuery<Live>({ queryKey: ["live"], enabled: false }).data;
+  // After the stream has broken, what it said last is older than what is read every few seconds.
+  const live = last && Date.parse(last.at) > Date.parse(overview.at) ? last : undefined;
   const { clock } = useSettings();
   const depth = live?.depth.length ? live.depth : overview.depth;
   const leader = live?.leader ?? overview.leader;
