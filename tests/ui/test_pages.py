@@ -789,6 +789,60 @@ def test_the_list_of_executions_says_by_what_it_is_ordered(watched: Watched) -> 
     assert watched.problems() == []
 
 
+def test_executions_are_filtered_by_reason_queue_and_time(watched: Watched) -> None:
+    page = watched.page
+    rows = page.locator("tbody tr")
+    watched.open("/executions")
+    page.get_by_label("Reason").select_option("overlap")
+    expect(rows.filter(has_not_text="Skipped: overlap")).to_have_count(0)
+    expect(rows.filter(has_text="ledger-compaction").first).to_be_visible()
+    page.get_by_role("button", name="Remove the filter reason overlap").click()
+    page.get_by_label("Queue").select_option("images")
+    expect(rows.filter(has_not_text="resize-now")).to_have_count(0)
+    expect(rows).to_have_count(1)
+    page.get_by_role("link", name="Yesterday").click()
+    expect(page.get_by_text("No execution that was created in this time matches.")).to_be_visible()
+    page.get_by_role("link", name="Any time").click()
+    page.get_by_label("Tenant").select_option("gamma")
+    expect(page.get_by_text("No execution matches.")).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_a_run_shows_every_attempt_with_its_error_and_its_fence(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    path = f"/api/v1/jobs/{server.ids['price-sync']}/executions?page_size=100"
+    run = next(each for each in server.ask("GET", path)["items"] if each["attempt"] > 1)
+    attempts = server.ask("GET", f"/api/v1/executions/{run['execution_id']}")["attempts"]
+    assert len(attempts) > 1
+    watched.open(f"/executions/{run['execution_id']}")
+    for attempt in attempts:
+        shown = page.get_by_role("listitem").filter(has_text=f"Attempt {attempt['attempt']}")
+        expect(shown).to_contain_text(f"fence {attempt['fence_token']}")
+        expect(shown).to_contain_text(f"worker {attempt['worker_id']}")
+        if attempt["status"] == "FAILED":
+            expect(shown).to_contain_text("The target answered 503.")
+    assert watched.problems() == []
+
+
+def test_a_job_shows_its_last_runs_its_next_runs_and_its_versions(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    watched.open(f"/jobs/{server.ids['ledger-compaction']}")
+    chart = page.get_by_role("group", name=re.compile(r"runs · took p50 .* · late p95 .* skipped"))
+    ran = re.compile(r"succeeded, took [\d.]+ s, started \d+ ms late$")
+    expect(chart.get_by_role("link", name=ran).first).to_be_visible()
+    skipped = chart.get_by_role("link", name=re.compile("skipped, overlap$")).first
+    skipped.click()
+    expect(page.get_by_role("heading", name="Run of ledger-compaction")).to_be_visible()
+    watched.open(f"/jobs/{server.ids['invoice-nightly']}?tab=versions")
+    upcoming = page.locator("section").filter(has=page.get_by_role("heading", name="Next 10 runs"))
+    expect(upcoming.get_by_text("02:30 CET")).to_have_count(10)
+    change = page.locator("dl").filter(
+        has=page.get_by_role("term").filter(has_text="timeout_seconds")
+    )
+    expect(change).to_contain_text(re.compile(r"300\s*90"))
+    assert watched.problems() == []
+
+
 def test_what_failed_is_one_click_from_all_executions(watched: Watched) -> None:
     page = watched.page
     watched.open("/executions")
@@ -989,7 +1043,8 @@ def test_the_keys_are_listed_with_what_is_theirs(watched: Watched, admin: str) -
 
 
 WRITES = re.compile(
-    r"New job|Create job|Run now|Pause|Resume|Edit|Replay|Delete|Revoke|Limits…|New key|Set a secret"
+    r"New job|Create job|Run now|Pause|Resume|Edit|Replay|Delete|Revoke|Limits…|New key|Set a secret|"
+    r"Retry now|Cancel it|Stop"
 )
 
 
@@ -1000,7 +1055,15 @@ def test_a_role_sees_no_button_that_would_fail(watched: Watched, admin: str, rol
     watched.refused.clear()
     shown: set[str] = set()
     job = server.ids["heartbeat"]
+    letter = server.ask("GET", "/api/v1/dead-letters?page_size=1", key=admin)["items"][0]
+    waiting = server.ids["resize-now"].replace("job_", "exe_")
     for path in (
+        f"/executions/{letter['execution_id']}",
+        f"/executions/{waiting}",
+        "/operations",
+        "/queues/images",
+        "/targets",
+        "/fleet",
         f"/jobs/{job}",
         f"/jobs/{job}/edit",
         "/jobs",
