@@ -713,10 +713,12 @@ def test_the_overview_says_how_far_its_forecast_is_complete(watched: Watched) ->
     def incomplete(overview: Any) -> None:
         at = datetime.fromisoformat(overview["at"]) + timedelta(hours=5, minutes=30)
         overview["peak"]["complete_until"] = at.isoformat()
+        overview["peak"]["capacity_per_minute"] = overview["peak"]["executions"]
 
     overview_with(watched, incomplete)
     watched.open("/")
     expect(busiest).to_contain_text("Counted in full until")
+    expect(busiest).to_contain_text("so all should start on time")
     bars = page.get_by_role("img", name=re.compile("Runs due in each")).locator("rect")
     assert [bars.nth(index).get_attribute("opacity") for index in (4, 5)] == ["1", "0.4"]
     assert watched.problems() == []

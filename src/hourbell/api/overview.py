@@ -207,6 +207,7 @@ def _render_peak(peak: Peak | None) -> dict[str, Any] | None:
         "hours": peak.hours,
         "complete_until": format_instant(peak.complete_until),
         "estimated": peak.estimated,
+        "capacity_per_minute": peak.capacity,
     }
 
 

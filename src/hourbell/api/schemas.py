@@ -850,6 +850,15 @@ def _overview() -> Schema:
         },
         "complete_until": _instant("The forecast is complete up to this instant."),
         "estimated": {"type": "boolean"},
+        "capacity_per_minute": or_null(
+            _whole(
+                1,
+                description=(
+                    "The most executions of a recent minute: the cell can do at least that many. "
+                    "Null: not known, or not shown to this key."
+                ),
+            )
+        ),
     }
     return response_object_of(
         {

@@ -759,6 +759,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     hours: Sequence[int]
     complete_until: datetime
     estimated: bool
+    capacity_per_minute: int | None = None
 
 
 class DeadToday(msgspec.Struct, frozen=True):

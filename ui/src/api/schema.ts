@@ -1275,6 +1275,7 @@ export interface components {
                  */
                 complete_until: string;
                 estimated: boolean;
+                capacity_per_minute: number | null;
             } | null;
         };
         Worker: {

@@ -233,6 +233,7 @@ function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: s
       <div className={s.tonight}>
         <p>
           Busiest minute: <b>{absolute(at, clockZone, now(), false)}</b> ({relative(at, now())}), {plural(peak.executions, "run")}. {group(total)} in all.
+          {peak.capacity_per_minute !== null && (peak.executions <= peak.capacity_per_minute ? ` It has done up to ${group(peak.capacity_per_minute)} in a minute, so all should start on time.` : ` The most it has done in a minute is ${group(peak.capacity_per_minute)}, so some may start late.`)}
           {peak.estimated ? " Some schedules are estimated." : ""}
           {!whole ? ` Counted in full until ${absolute(complete, clockZone, now(), false)}.` : ""}
         </p>

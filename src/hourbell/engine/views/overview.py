@@ -37,6 +37,7 @@ class Peak(msgspec.Struct, frozen=True):
     hours: Sequence[int]  # due in each of the next hours
     complete_until: datetime
     estimated: bool
+    capacity: int | None  # the most that was done in a recent minute; None: not known, or not shown
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,4 +154,6 @@ async def _peak(engine: Engine) -> Peak | None:
     for at, count in ahead.minutes:
         hours[min(max(int((at - ahead.begins_at) / _HOUR), 0), PEAK_HOURS - 1)] += count
     at, executions = max(ahead.minutes, key=lambda minute: minute[1])
-    return Peak(at, executions, hours, ahead.complete_until, ahead.estimated)
+    return Peak(
+        at, executions, hours, ahead.complete_until, ahead.estimated, ahead.capacity.executions
+    )
