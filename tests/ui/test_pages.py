@@ -223,6 +223,15 @@ CUT = """Array.from(document.querySelectorAll("main table[aria-label]"))
   .map((table) => `${table.ariaLabel} is wider than its box`)"""
 
 
+# On a phone, where a row is a card.
+COVERED = """Array.from(document.querySelectorAll("main tbody tr")).flatMap((row) => {
+  const name = row.querySelector("a")?.getBoundingClientRect();
+  const menu = row.querySelector("button[aria-haspopup]")?.getBoundingClientRect();
+  const apart = !name || !menu || menu.left >= name.right || menu.top >= name.bottom || menu.bottom <= name.top;
+  return apart ? [] : [`the menu covers ${row.querySelector("a").textContent}`];
+})"""
+
+
 def looked_at(watched: Watched, name: str) -> list[str]:
     """What is wrong with the open page, in both themes and at all widths; screenshots of it are kept."""
     page, found = watched.page, []
@@ -240,6 +249,7 @@ def looked_at(watched: Watched, name: str) -> list[str]:
             found += [f"{theme}, {width}: {each}" for each in watched.axe()]
             found += page.evaluate(CUT)
         if (width, theme) == ("narrow", "dark"):
+            found += page.evaluate(COVERED)
             within = "html" if name == "overview" else "main"
             found += [f"{theme}, {width}: {each}" for each in watched.axe(within)]
         whole = (width, theme) == ("wide", "light")
