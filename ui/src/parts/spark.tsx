@@ -82,6 +82,7 @@ export function Bars({ values, known, label, labels }: { values: number[]; known
 const UP = 150;
 const DOWN = 44;
 const GAP = 10;
+const WIDEST = 4000; // the line ends with the panel, however few runs there are
 
 function logHeight(ms: number, most: number, size: number): number {
   if (ms <= 0) return 1;
@@ -130,8 +131,8 @@ export function RunsChart({ runs, zone }: { runs: Execution[]; zone: string }) {
   return (
     <figure className={s.runs}>
       <div className={s.scroll} tabIndex={-1}>
-        <svg ref={group} width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-labelledby={id} onKeyDown={move}>
-          <path d={`M0 ${UP + GAP / 2}H${width}`} stroke="var(--line-strong)" strokeWidth={1} />
+        <svg ref={group} width={width} height={height} viewBox={`0 0 ${width} ${height}`} preserveAspectRatio="xMinYMin" role="group" aria-labelledby={id} onKeyDown={move}>
+          <path d={`M0 ${UP + GAP / 2}H${WIDEST}`} stroke="var(--line-strong)" strokeWidth={1} />
           {shown.map((run, index) => {
             const x = index * slot + slot / 2 + 4;
             const ran = run.duration_ms !== null;
