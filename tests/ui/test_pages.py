@@ -725,6 +725,14 @@ def test_the_overview_says_how_far_its_forecast_is_complete(watched: Watched) ->
         overview["peak"]["complete_until"] = at.isoformat()
         overview["peak"]["capacity_per_minute"] = overview["peak"]["executions"]
 
+    def unknown(overview: Any) -> None:
+        overview |= {"peak": None, "peak_known": False}
+
+    overview_with(watched, unknown)
+    watched.open("/")
+    expect(page.get_by_text("The forecast is being computed")).to_be_visible()
+    expect(page.get_by_text("Nothing is due")).to_have_count(0)
+    page.unroute_all()
     overview_with(watched, incomplete)
     watched.open("/")
     expect(busiest).to_contain_text("Counted in full until")

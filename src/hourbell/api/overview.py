@@ -130,6 +130,7 @@ def _render_overview(overview: Overview) -> dict[str, Any]:
         "failures": _render_failures(activity),
         "attention": [_render_item(item) for item in overview.attention],
         "peak": _render_peak(overview.peak),
+        "peak_known": overview.peak_known,
     }
 
 

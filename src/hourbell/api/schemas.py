@@ -899,6 +899,10 @@ def _overview() -> Schema:
                 "description": "The worst first.",
             },
             "peak": or_null(response_object_of(peak)),
+            "peak_known": {
+                "type": "boolean",
+                "description": "False: the forecast is still being read. A null peak says nothing then.",
+            },
         }
     )
 

@@ -160,6 +160,8 @@ def _figures(overview: Overview, width: int, blocks: bool) -> Iterator[str]:
             f"next 24 h:  busiest minute {_clock(peak.at)} (in {when}), "
             f"{peak.executions:,} due{until}"
         )
+    elif not overview.peak_known:
+        yield "next 24 h:  the forecast is being computed"
     more = "+" if overview.dead_today.at_least else ""
     yield f"dead letters of today (UTC): {overview.dead_today.count:,}{more}"
 

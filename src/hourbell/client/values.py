@@ -796,6 +796,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     failures: Sequence[FailureCount]
     attention: Sequence[AttentionItem]
     peak: Peak | None
+    peak_known: bool = True
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):

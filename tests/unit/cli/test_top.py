@@ -102,6 +102,8 @@ def test_a_forecast_that_is_not_complete_says_until_when_it_is() -> None:
     peak = msgspec.to_builtins(overview())["peak"]
     text = "\n".join(top_lines(overview(), 100, color=False, blocks=False))
     assert "counted until" not in text
+    pending = top_lines(overview(peak=None, peak_known=False), 100, color=False, blocks=False)
+    assert "next 24 h:  the forecast is being computed" in pending
     peak |= {"complete_until": AT + timedelta(hours=20)}
     text = "\n".join(top_lines(overview(peak=peak), 100, color=False, blocks=False))
     assert "12,400 due; counted until 10:03:12Z" in text

@@ -1277,6 +1277,8 @@ export interface components {
                 estimated: boolean;
                 capacity_per_minute: number | null;
             } | null;
+            /** @description False: the forecast is still being read. A null peak says nothing then. */
+            peak_known: boolean;
         };
         Worker: {
             session_id: string;

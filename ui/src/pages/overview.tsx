@@ -54,7 +54,7 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
   return (
     <div className={s.stack}>
       <NeedsAttention items={overview.attention} overview={overview} />
-      <Tonight peak={overview.peak} clockZone={zoneFor(clock)} />
+      <Tonight peak={overview.peak} known={overview.peak_known} clockZone={zoneFor(clock)} />
       <Figures overview={overview} window={window} />
       {cell && (
         <Panel
@@ -100,7 +100,7 @@ function Figures({ overview, window }: { overview: OverviewData; window: string 
         <b>{late ? duration(late.p99) : "–"}</b>
       </div>
       <Link className={s.figure} href="/executions?view=failed">
-        <span>Failed attempts, {window}</span>
+        <span title="Failed attempts">Failed, {window}</span>
         <b>
           {failed === null ? "–" : group(failed)} {share !== null && <small>{share >= 0.05 || share === 0 ? share.toFixed(1) : "<0.1"}%</small>}
         </b>
@@ -213,12 +213,12 @@ function FirstSteps({ workers }: { workers: number }) {
   );
 }
 
-function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: string }) {
+function Tonight({ peak, known, clockZone }: { peak: OverviewData["peak"]; known: boolean; clockZone: string }) {
   useTick(30_000);
   if (!peak) {
     return (
       <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
-        <Muted>Nothing is due in 24 hours.</Muted>
+        <Muted>{known ? "Nothing is due in 24 hours." : "The forecast is being computed …"}</Muted>
       </Panel>
     );
   }

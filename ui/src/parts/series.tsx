@@ -57,7 +57,7 @@ export function Series({ title, sentence, times, lines, log, unit }: Props) {
       scales: { x: { time: true }, y: log ? { distr: 3, log: 10 } : { range: (_plot, _low, high) => [0, Math.max(high * 1.1, FEW)] } },
       axes: [
         { ...axis, size: 26, values: (_plot, values) => values.map((value) => timeOfDay(value * 1000, zone, false)) },
-        { ...axis, size: 58, values: (_plot, values) => values.map((value) => (value === null ? "" : unit(value))) },
+        { ...axis, size: 68, values: (_plot, values) => values.map((value) => (value === null ? "" : unit(value))) },
       ],
       series: [
         {},
