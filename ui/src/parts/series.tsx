@@ -51,7 +51,7 @@ export function Series({ title, sentence, times, lines, log, unit }: Props) {
     const options: uPlot.Options = {
       width: element.clientWidth,
       height: 180,
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0], // half of the last time is beyond the last minute
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: true }, y: log ? { distr: 3, log: 10 } : { range: (_plot, _low, high) => [0, Math.max(high * 1.1, FEW)] } },
