@@ -77,6 +77,9 @@ def take(server: Server, job: str, secret: str) -> None:
             page.locator("main h1[tabindex]").wait_for()
             loading = page.get_by_role("status", name="Loading")
             expect(loading).to_have_count(0, timeout=PATIENCE_MS)
+            if name == "overview":
+                page.get_by_text("Busiest minute").wait_for()
+            page.mouse.move(0, 0)  # what it is over is marked
             page.wait_for_timeout(DRAWN_MS)
             page.screenshot(path=PICTURES / f"{name}.png")
         browser.close()

@@ -205,7 +205,13 @@ def jobs(target: str) -> list[Any]:
             retry_policy=NO_RETRY,
             labels={"note": NASTY[:60]},
         ),
-        recurring(LONG[:200], {"cron": "15 4 1 * *", "timezone": "America/New_York"}, ok),
+        recurring(
+            LONG[:200],
+            {"cron": "15 4 1 * *", "timezone": "America/New_York"},
+            ok,
+            tenant_id=LONG[:64],
+            queue=LONG[:64],
+        ),
         *(
             recurring(
                 f"settlement-{number:03}",

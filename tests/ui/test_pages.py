@@ -7,7 +7,8 @@ tests: a new one costs a process that compiles the whole dashboard, and axe, aga
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -38,6 +39,9 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
   window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
 """
+
+
+CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def execute(dsn: str, statement: LiteralString) -> None:
@@ -214,6 +218,20 @@ def scrolls_sideways(page: Page) -> bool:
     return wider
 
 
+CUT = """Array.from(document.querySelectorAll("main table[aria-label]"))
+  .filter((table) => table.parentElement.scrollWidth > table.parentElement.clientWidth)
+  .map((table) => `${table.ariaLabel} is wider than its box`)"""
+
+
+# On a phone, where a row is a card.
+COVERED = """Array.from(document.querySelectorAll("main tbody tr")).flatMap((row) => {
+  const name = row.querySelector("a")?.getBoundingClientRect();
+  const menu = row.querySelector("button[aria-haspopup]")?.getBoundingClientRect();
+  const apart = !name || !menu || menu.left >= name.right || menu.top >= name.bottom || menu.bottom <= name.top;
+  return apart ? [] : [`the menu covers ${row.querySelector("a").textContent}`];
+})"""
+
+
 def looked_at(watched: Watched, name: str) -> list[str]:
     """What is wrong with the open page, in both themes and at all widths; screenshots of it are kept."""
     page, found = watched.page, []
@@ -229,7 +247,9 @@ def looked_at(watched: Watched, name: str) -> list[str]:
         # One run for each theme and each width. The frame of the pages is the same on all of them: once is enough.
         if (width, theme) == ("wide", "light"):
             found += [f"{theme}, {width}: {each}" for each in watched.axe()]
+            found += page.evaluate(CUT)
         if (width, theme) == ("narrow", "dark"):
+            found += page.evaluate(COVERED)
             within = "html" if name == "overview" else "main"
             found += [f"{theme}, {width}: {each}" for each in watched.axe(within)]
         whole = (width, theme) == ("wide", "light")
@@ -254,6 +274,7 @@ def test_every_page_is_accessible_quiet_and_fits_in_both_themes_and_at_both_widt
 def test_why_a_job_did_not_run_is_one_click_from_what_needs_attention(watched: Watched) -> None:
     watched.open("/")
     row = watched.page.get_by_role("listitem").filter(has_text="ledger-compaction")
+    expect(row).to_contain_text("gamma")  # two tenants may have jobs of one name
     watched.click("link", "Why?", row)
     why = watched.page.get_by_role("region", name="Why?")
     expect(why).to_contain_text("an earlier run")
@@ -686,6 +707,81 @@ def test_the_overview_changes_by_itself(watched: Watched) -> None:
     assert watched.problems() == []
 
 
+def overview_with(watched: Watched, change: Callable[[Any], None]) -> None:
+    """The overview is answered as always, but for this change."""
+
+    def answered(route: Route) -> None:
+        answer = route.fetch()
+        overview = answer.json()
+        change(overview)
+        route.fulfill(response=answer, json=overview)
+
+    watched.page.route("**/api/v1/overview*", answered)
+
+
+def test_the_overview_says_how_far_its_forecast_is_complete(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/")
+    busiest = page.get_by_text(re.compile("Busiest minute:"))
+    expect(busiest).not_to_contain_text("Counted in full until")
+
+    def incomplete(overview: Any) -> None:
+        at = datetime.fromisoformat(overview["at"]) + timedelta(hours=5, minutes=30)
+        overview["peak"]["complete_until"] = at.isoformat()
+        overview["peak"]["capacity_per_minute"] = overview["peak"]["executions"]
+
+    def unknown(overview: Any) -> None:
+        overview |= {"peak": None, "peak_known": False}
+
+    overview_with(watched, unknown)
+    watched.open("/")
+    expect(page.get_by_text("The forecast is being computed")).to_be_visible()
+    expect(page.get_by_text("Nothing is due")).to_have_count(0)
+    page.unroute_all()
+    overview_with(watched, incomplete)
+    watched.open("/")
+    expect(busiest).to_contain_text("Counted in full until")
+    expect(busiest).to_contain_text("so all should start on time")
+    bars = page.get_by_role("img", name=re.compile("Runs due in each")).locator("rect")
+    assert [bars.nth(index).get_attribute("opacity") for index in (4, 5)] == ["1", "0.4"]
+    assert watched.problems() == []
+
+
+def test_the_figures_are_those_of_the_chosen_window(watched: Watched) -> None:
+    page = watched.page
+
+    def known(overview: Any) -> None:
+        overview["lateness_ms"] = {"p50": 1_200, "p95": 5_400, "p99": 7_100}
+        overview["series"][-2]["started"] = 590  # in 5 minutes
+        overview["depth"][0]["ready"] = 77
+
+    overview_with(watched, known)
+    watched.open("/?window=24h")
+    # The stream of events, which tells of the last 15 minutes, has arrived.
+    expect(page.get_by_role("row").filter(has_text="Critical")).not_to_contain_text("77")
+    figures = page.locator("main a, main div")
+    expect(figures.filter(has_text=re.compile(r"^Lateness p99, 24h7\.1 s$"))).to_be_visible()
+    expect(figures.filter(has_text=re.compile(r"^Started per minute118$"))).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_an_old_event_of_the_stream_does_not_hide_what_was_read_since(watched: Watched) -> None:
+    page = watched.page
+    row = page.get_by_role("row").filter(has_text="Critical")
+    watched.open("/")
+    expect(page.get_by_role("button", name="Live")).to_be_visible()
+
+    def later(overview: Any) -> None:
+        at = datetime.fromisoformat(overview["at"]) + timedelta(hours=1)
+        overview["at"] = at.isoformat()
+        overview["depth"][0]["ready"] = 77
+
+    overview_with(watched, later)
+    expect(row).to_contain_text("77")  # with the next read, in 10 s
+    watched.settle()
+    assert watched.problems() == []
+
+
 def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) -> None:
     page, server = watched.page, watched.server
     counts = server.ask("GET", "/api/v1/tenants/default")["counts"]
@@ -694,6 +790,7 @@ def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) 
         watched.open(path)
         waiting = page.locator("main a[href*='tenant_id=default&status=QUEUED']")
         expect(waiting).to_contain_text(str(counts["waiting"]))
+        expect(page.locator("main a[href*='tenant_id=gamma&status=QUEUED']")).to_have_count(0)
     waiting.click()
     expect(page.locator("tbody tr")).to_have_count(counts["waiting"])
     row = page.locator("tbody tr").filter(has_text="resize-now")
@@ -714,6 +811,62 @@ def test_the_list_of_executions_says_by_what_it_is_ordered(watched: Watched) -> 
         watched.open(f"/executions{query}")
         expect(page.locator("th[aria-sort=descending]")).to_have_text(title)
         expect(page.locator("main")).to_contain_text(f"latest {title.lower()} first")
+    assert watched.problems() == []
+
+
+def test_executions_are_filtered_by_reason_queue_and_time(watched: Watched) -> None:
+    page = watched.page
+    rows = page.locator("tbody tr")
+    watched.open("/executions")
+    page.get_by_label("Reason").select_option("overlap")
+    expect(rows.filter(has_not_text="Skipped: overlap")).to_have_count(0)
+    expect(rows.filter(has_text="ledger-compaction").first).to_be_visible()
+    page.get_by_role("button", name="Remove the filter reason overlap").click()
+    page.get_by_label("Queue").select_option("images")
+    expect(rows.filter(has_not_text="resize-now")).to_have_count(0)
+    expect(rows).to_have_count(1)
+    page.get_by_role("link", name="Yesterday").click()
+    expect(page.get_by_text("No execution that was created in this time matches.")).to_be_visible()
+    page.get_by_role("link", name="Any time").click()
+    page.get_by_label("Tenant").select_option("gamma")
+    expect(page.get_by_text("No execution matches.")).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_a_run_shows_every_attempt_with_its_error_and_its_fence(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    path = f"/api/v1/jobs/{server.ids['price-sync']}/executions?page_size=100"
+    run = next(each for each in server.ask("GET", path)["items"] if each["attempt"] > 1)
+    attempts = server.ask("GET", f"/api/v1/executions/{run['execution_id']}")["attempts"]
+    assert len(attempts) > 1
+    watched.open(f"/executions/{run['execution_id']}")
+    for attempt in attempts:
+        shown = page.get_by_role("listitem").filter(has_text=f"Attempt {attempt['attempt']}")
+        expect(shown).to_contain_text(f"fence {attempt['fence_token']}")
+        expect(shown).to_contain_text(f"worker {attempt['worker_id']}")
+        if attempt["status"] == "FAILED":
+            expect(shown).to_contain_text("The target answered 503.")
+    assert watched.problems() == []
+
+
+def test_a_job_shows_its_last_runs_its_next_runs_and_its_versions(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    watched.open(f"/jobs/{server.ids['ledger-compaction']}")
+    chart = page.get_by_role("group", name=re.compile(r"runs · took p50 .* · late p95 .* skipped"))
+    ran = re.compile(r"succeeded, took [\d.]+ s, started \d+ ms late$")
+    expect(chart.get_by_role("link", name=ran).first).to_be_visible()
+    wide = "(chart) => chart.clientWidth >= chart.parentElement.clientWidth - 4"
+    assert chart.evaluate(wide)  # its line does not end with the last of few runs
+    skipped = chart.get_by_role("link", name=re.compile("skipped, overlap$")).first
+    skipped.click()
+    expect(page.get_by_role("heading", name="Run of ledger-compaction")).to_be_visible()
+    watched.open(f"/jobs/{server.ids['invoice-nightly']}?tab=versions")
+    upcoming = page.locator("section").filter(has=page.get_by_role("heading", name="Next 10 runs"))
+    expect(upcoming.get_by_text("02:30 CET")).to_have_count(10)
+    change = page.locator("dl").filter(
+        has=page.get_by_role("term").filter(has_text="timeout_seconds")
+    )
+    expect(change).to_contain_text(re.compile(r"300\s*90"))
     assert watched.problems() == []
 
 
@@ -739,6 +892,8 @@ def test_jitter_spreads_a_herd_over_the_chosen_seconds(watched: Watched) -> None
     )
     assert int(before) >= 40  # the settlements of 02:00 in Berlin
     assert int(after) <= 2
+    outside = page.locator("[data-none]").first
+    assert outside.evaluate("(cell) => getComputedStyle(cell).backgroundColor") == CLEAR
     assert watched.problems() == []
 
 
@@ -818,6 +973,9 @@ def test_the_api_page_has_an_example_for_every_operation(watched: Watched) -> No
     first = f"curl -s -X POST {watched.server.url}/api/v1/jobs \\\n"
     (create,) = (text for text in texts if text.startswith(first))
     assert '"name":"invoice-nightly"' in create
+    prose = page.locator("main p").all_inner_texts()
+    assert len(prose) > operations
+    assert not [text for text in prose if "`" in text]
 
 
 def test_reasons_and_results_are_text_too(watched: Watched) -> None:
@@ -912,7 +1070,8 @@ def test_the_keys_are_listed_with_what_is_theirs(watched: Watched, admin: str) -
 
 
 WRITES = re.compile(
-    r"New job|Create job|Run now|Pause|Resume|Edit|Replay|Delete|Revoke|Limits…|New key|Set a secret"
+    r"New job|Create job|Run now|Pause|Resume|Edit|Replay|Delete|Revoke|Limits…|New key|Set a secret|"
+    r"Retry now|Cancel it|Stop"
 )
 
 
@@ -923,7 +1082,15 @@ def test_a_role_sees_no_button_that_would_fail(watched: Watched, admin: str, rol
     watched.refused.clear()
     shown: set[str] = set()
     job = server.ids["heartbeat"]
+    letter = server.ask("GET", "/api/v1/dead-letters?page_size=1", key=admin)["items"][0]
+    waiting = server.ids["resize-now"].replace("job_", "exe_")
     for path in (
+        f"/executions/{letter['execution_id']}",
+        f"/executions/{waiting}",
+        "/operations",
+        "/queues/images",
+        "/targets",
+        "/fleet",
         f"/jobs/{job}",
         f"/jobs/{job}/edit",
         "/jobs",

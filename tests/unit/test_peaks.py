@@ -49,8 +49,8 @@ async def test_those_that_ask_at_the_same_time_share_a_forecast_of_their_tenant(
     assert len(forecasts.asked) == 2
     forecasts.asked[0].set_result("all")
     forecasts.asked[1].set_result("acme")
-    assert await asyncio.gather(*asking[1:]) == ["all", "acme"]
-    assert await peaks.of(engine_at(59)) == "all"
+    assert await asyncio.gather(*asking[1:]) == [("all", True), ("acme", True)]
+    assert await peaks.of(engine_at(59)) == ("all", True)
     assert len(forecasts.asked) == 2
 
 
@@ -59,18 +59,18 @@ async def test_an_old_peak_is_shown_while_the_next_one_is_computed(forecasts: Fo
     first = asyncio.create_task(peaks.of(engine_at(0)))
     await settle()
     forecasts.asked[0].set_result("first")
-    assert await first == "first"
-    assert await peaks.of(engine_at(61)) == "first"
-    assert await peaks.of(engine_at(62)) == "first"
+    assert await first == ("first", True)
+    assert await peaks.of(engine_at(61)) == ("first", True)
+    assert await peaks.of(engine_at(62)) == ("first", True)
     await settle()
     assert len(forecasts.asked) == 2
     forecasts.asked[1].set_exception(StoreUnavailable("away"))
     await settle()
-    assert await peaks.of(engine_at(63)) == "first"  # and it is tried again
+    assert await peaks.of(engine_at(63)) == ("first", True)  # and it is tried again
     await settle()
     forecasts.asked[2].set_result("second")
     await settle()
-    assert await peaks.of(engine_at(64)) == "second"
+    assert await peaks.of(engine_at(64)) == ("second", True)
 
 
 async def test_a_peak_that_is_too_old_is_not_shown(
@@ -85,9 +85,12 @@ async def test_a_peak_that_is_too_old_is_not_shown(
     await settle()
     assert not later.done()
     forecasts.asked[1].set_exception(StoreUnavailable("away"))
-    assert await later is None
+    assert await later == (None, False)
     monkeypatch.setattr(overview, "_WAIT_SECONDS", 0.0)
-    assert await peaks.of(engine_at(302)) is None  # a slow forecast does not delay an overview
+    assert await peaks.of(engine_at(302)) == (
+        None,
+        False,
+    )  # a slow forecast does not delay an overview
     forecasts.asked[2].set_result("second")
     await settle()
-    assert await peaks.of(engine_at(303)) == "second"
+    assert await peaks.of(engine_at(303)) == ("second", True)

@@ -130,6 +130,7 @@ def _render_overview(overview: Overview) -> dict[str, Any]:
         "failures": _render_failures(activity),
         "attention": [_render_item(item) for item in overview.attention],
         "peak": _render_peak(overview.peak),
+        "peak_known": overview.peak_known,
     }
 
 
@@ -207,6 +208,7 @@ def _render_peak(peak: Peak | None) -> dict[str, Any] | None:
         "hours": peak.hours,
         "complete_until": format_instant(peak.complete_until),
         "estimated": peak.estimated,
+        "capacity_per_minute": peak.capacity,
     }
 
 

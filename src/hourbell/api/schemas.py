@@ -856,6 +856,15 @@ def _overview() -> Schema:
         },
         "complete_until": _instant("The forecast is complete up to this instant."),
         "estimated": {"type": "boolean"},
+        "capacity_per_minute": or_null(
+            _whole(
+                1,
+                description=(
+                    "The most executions of a recent minute: the cell can do at least that many. "
+                    "Null: not known, or not shown to this key."
+                ),
+            )
+        ),
     }
     return response_object_of(
         {
@@ -898,6 +907,10 @@ def _overview() -> Schema:
                 "description": "Worst first.",
             },
             "peak": or_null(response_object_of(peak)),
+            "peak_known": {
+                "type": "boolean",
+                "description": "False: the forecast is still being read. A null peak says nothing then.",
+            },
         }
     )
 

@@ -154,7 +154,14 @@ def _figures(overview: Overview, width: int, blocks: bool) -> Iterator[str]:
     peak = overview.peak
     if peak is not None:
         when = _span(peak.at - overview.at)
-        yield f"next 24 h:  busiest minute {_clock(peak.at)} (in {when}), {peak.executions:,} due"
+        whole = peak.complete_until >= overview.at + _AHEAD
+        until = "" if whole else f"; counted until {_clock(peak.complete_until)}"
+        yield (
+            f"next 24 h:  busiest minute {_clock(peak.at)} (in {when}), "
+            f"{peak.executions:,} due{until}"
+        )
+    elif not overview.peak_known:
+        yield "next 24 h:  the forecast is being computed"
     more = "+" if overview.dead_today.at_least else ""
     yield f"dead letters today (UTC): {overview.dead_today.count:,}{more}"
 
@@ -180,6 +187,7 @@ def _depth(depth: Sequence[Depth], width: int, color: bool) -> Iterator[str]:
 
 
 _COUNTS = ("READY", "PARKED", "RUNNING")
+_AHEAD = timedelta(hours=24) - timedelta(minutes=5)  # a forecast is used for up to five minutes
 
 
 def _attention(overview: Overview, width: int, color: bool) -> Iterator[str]:
@@ -191,17 +199,24 @@ def _attention(overview: Overview, width: int, color: bool) -> Iterator[str]:
     for item in overview.attention:
         level = f"{item.severity:8}"
         age = "" if item.since is None else f" ({_span(overview.at - item.since)})"
-        text = plain(item.message) + age
+        tenant = item.refers_to.tenant_id if overview.tenant_id is None else None
+        whose = "" if tenant is None else f" [{plain(tenant)}]"
+        text = plain(item.message) + whose + age
         short = _cut(text, max(width - len(level) - 1, 20))
         yield f"{paint(level, _SEVERITIES.get(item.severity, ''), color)} {short}"
 
 
 def _sparkline(series: Sequence[Bucket], width: int, blocks: bool) -> str:
-    """The starts in the window, as many columns as fit; newest on the right."""
-    counts = [bucket.started for bucket in series]
+    """The starts in the window, as many columns as fit; newest on the right.
+
+    The last bucket has not ended, and a column of fewer buckets would look like a drop: columns
+    are counted back from the last whole bucket, and buckets that do not fill a column are left out.
+    """
+    counts = [bucket.started for bucket in series[:-1]]
     room = max(width, 10)
     per_column = max(1, -(-len(counts) // room))
-    sums = [sum(counts[k : k + per_column]) for k in range(0, len(counts), per_column)]
+    first = len(counts) % per_column
+    sums = [sum(counts[k : k + per_column]) for k in range(first, len(counts), per_column)]
     most = max(sums, default=0)
     marks = _BLOCKS if blocks else _HIGHER
     steps = len(marks) - 1

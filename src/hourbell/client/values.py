@@ -761,6 +761,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     hours: Sequence[int]
     complete_until: datetime
     estimated: bool
+    capacity_per_minute: int | None = None
 
 
 class DeadToday(msgspec.Struct, frozen=True):
@@ -797,6 +798,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     failures: Sequence[FailureCount]
     attention: Sequence[AttentionItem]
     peak: Peak | None
+    peak_known: bool = True
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):

@@ -249,7 +249,7 @@ async def test_the_capacity_is_that_of_the_busiest_recent_whole_minute(api: Clie
         insert into hourbell.minutes (minute, counted_at, final, succeeded, failed, dead, cancelled, superseded, skipped,
           started_in, starts, reasons, sampled, lateness, tenants, tenant_starts, queues, queue_runs, queue_seconds,
           skips)
-        select $1::timestamptz - make_interval(mins => ago), $1, ago > 2, ok, failed, 0, 0, 0, 0, '{}', '{}', '{}', 1, '{}', '{}', '{}', '{}', '{}', '{}',
+        select $1::timestamptz - make_interval(mins => ago), $1, ago > 2, ok, failed, 0, 0, 0, 0, '{}', '{}', '{}', 1, array_fill(0, array[24]), '{}', '{}', '{}', '{}', '{}',
           '[]'
         from (values (1, 900, 0), (3, 90, 0), (4, 100, 20), (5, 110, 0), (3000, 5000, 0)) as m(ago, ok, failed)
         """,
@@ -262,6 +262,9 @@ async def test_the_capacity_is_that_of_the_busiest_recent_whole_minute(api: Clie
         "measured_from": format_instant(last - timedelta(minutes=5)),
         "measured_to": format_instant(last - timedelta(minutes=2)),
     }
+    await api.created(one_time(schedule={"delay_seconds": 7_200}))
+    peak = (await api.get("/api/v1/overview")).body["peak"]
+    assert (peak["executions"], peak["capacity_per_minute"]) == (1, 120)
     await engine.database.value("delete from hourbell.minutes where succeeded in (100, 110)")
     few = (await api.get(FORECAST)).body["capacity_per_minute"]
     assert few["executions"] is None

@@ -210,6 +210,7 @@ async def test_the_busiest_minute_is_that_of_the_forecast(api: Client):
     assert len(peak["hours"]) == 24
     assert (sum(peak["hours"]), peak["hours"][0]) == (4, 1)
     assert not peak["estimated"]
+    assert peak["capacity_per_minute"] is None  # nothing was done
 
 
 async def test_a_key_of_a_tenant_gets_what_is_its_own(

@@ -53,10 +53,10 @@ def overview(**fields: Any) -> Overview:
         "attention": [
             {"code": "queue_without_worker", "severity": "error", "count": 1204, "at_least": False}
             | {"since": AT - timedelta(minutes=12), "message": "1,204 executions wait in mail."}
-            | {"refers_to": dict.fromkeys(("kind", "id", "name", "tenant_id"), "mail")}
+            | {"refers_to": {"kind": "queue", "id": "mail", "name": "mail", "tenant_id": "acme"}}
         ],
         "peak": {"at": AT + timedelta(hours=12), "executions": 12_400, "hours": []}
-        | {"complete_until": AT, "estimated": False},
+        | {"complete_until": AT + timedelta(hours=24), "estimated": False},
     }
     return msgspec.convert(given | fields, Overview, strict=False)
 
@@ -71,7 +71,7 @@ def test_the_screen_has_the_state_of_the_cell() -> None:
     assert "busiest minute 02:03:12Z (in 12 h), 12,400 due" in text
     assert "10,000+" in text
     assert "9 min" in text
-    assert "error    1,204 executions wait in mail. (12 min)" in lines
+    assert "error    1,204 executions wait in mail. [acme] (12 min)" in lines
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
@@ -85,6 +85,28 @@ def test_the_line_of_starts_fits_and_rises(width: int) -> None:
     assert len(marks) <= max(width - 9, 10)
     assert list(marks) == sorted(marks)
     assert marks[-1] == "█"
+
+
+def test_the_minute_that_is_not_over_does_not_look_like_a_fall() -> None:
+    even = msgspec.to_builtins(overview())["series"]
+    for bucket in even:
+        bucket["started"] = 50
+    even[-1]["started"] = 2
+    for width in (20, 40, 200):
+        lines = top_lines(overview(series=even), width, color=False, blocks=True)
+        (line,) = [each for each in lines if each.startswith("started  ")]
+        assert set(line.removeprefix("started  ")) == {"█"}
+
+
+def test_a_forecast_that_is_not_complete_says_until_when_it_is() -> None:
+    peak = msgspec.to_builtins(overview())["peak"]
+    text = "\n".join(top_lines(overview(), 100, color=False, blocks=False))
+    assert "counted until" not in text
+    pending = top_lines(overview(peak=None, peak_known=False), 100, color=False, blocks=False)
+    assert "next 24 h:  the forecast is being computed" in pending
+    peak |= {"complete_until": AT + timedelta(hours=20)}
+    text = "\n".join(top_lines(overview(peak=peak), 100, color=False, blocks=False))
+    assert "12,400 due; counted until 10:03:12Z" in text
 
 
 @pytest.mark.parametrize("width", [45, 60, 80])

@@ -1275,7 +1275,10 @@ export interface components {
                  */
                 complete_until: string;
                 estimated: boolean;
+                capacity_per_minute: number | null;
             } | null;
+            /** @description False: the forecast is still being read. A null peak says nothing then. */
+            peak_known: boolean;
         };
         Worker: {
             session_id: string;

@@ -53,7 +53,6 @@ export type NextRuns = S["NextRuns"];
 export type Me = S["Me"];
 export type Explanation = S["Explanation"];
 export type Overview = S["Overview"];
-export type Quantiles = NonNullable<Overview["lateness_ms"]>;
 export type Depth = Overview["depth"][number];
 export type Leader = NonNullable<Overview["leader"]>;
 export type Attention = Overview["attention"][number];

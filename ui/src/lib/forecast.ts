@@ -38,6 +38,36 @@ export function hourRows(minutes: Minute[], from: number, to: number, complete: 
   return rows;
 }
 
+/** Whether the count of a minute is known: after the forecast is complete, 0 may be anything. */
+export function isCounted(row: Row, index: number): boolean {
+  const value = row.cells[index] ?? null;
+  return value !== null && (row.known[index] === true || value > 0);
+}
+
+export interface Cell {
+  row: number;
+  cell: number;
+}
+
+/** Where a key leads from a cell: to the next one in its direction whose count is known, or with Home, End and the page keys to the last one. */
+export function nextCell(key: string, from: Cell, rows: Row[]): Cell | null {
+  const between = (first: number, last: number) => Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index);
+  const cells = (found: number[]) => found.map((cell) => ({ row: from.row, cell }));
+  const lines = (found: number[]) => found.map((row) => ({ row, cell: from.cell }));
+  const ways: Record<string, Cell[]> = {
+    ArrowLeft: cells(between(0, from.cell - 1).reverse()),
+    ArrowRight: cells(between(from.cell + 1, 59)),
+    ArrowUp: lines(between(0, from.row - 1).reverse()),
+    ArrowDown: lines(between(from.row + 1, rows.length - 1)),
+    Home: cells(between(0, from.cell)),
+    End: cells(between(from.cell, 59).reverse()),
+    PageUp: lines(between(0, from.row)),
+    PageDown: lines(between(from.row, rows.length - 1).reverse()),
+  };
+  if (!ways[key]) return null;
+  return ways[key].find(({ row, cell }) => rows[row] !== undefined && isCounted(rows[row], cell)) ?? from;
+}
+
 /** 0, 1–9, 10–99, 100–999, 1,000–9,999, 10,000 and more */
 export function bin(count: number): number {
   return count <= 0 ? 0 : Math.min(5, Math.floor(Math.log10(count)) + 1);

@@ -1,8 +1,9 @@
 import { expect, test } from "vitest";
 
 import { cronOf, WHEN, whenOf } from "./cron";
-import { bin, hourRows, loadWith } from "./forecast";
+import { bin, hourRows, isCounted, loadWith, nextCell } from "./forecast";
 import { exactJson, pretty, yaml } from "./json";
+import { currentRate } from "./rate";
 import { absolute, duration, relative, rough, signed, startOfDay, zoneName } from "./time";
 import { changed, decoded } from "./url";
 import { cronWords, retryWords, scheduleWords } from "./words";
@@ -93,4 +94,25 @@ test("jitter spreads a herd: lower peaks, a shorter wait, the same number of run
   expect(before.longestWait).toBe(82); // 12,400 at 150 a second
   const after = loadWith(120, minutes, herds, 9000);
   expect(after).toMatchObject({ peakMinute: 6200, peakSecond: 104, minutesAbove: 0, longestWait: 0 });
+});
+
+test("the current rate is that of the last bucket that is over, whatever the window", () => {
+  const started = (...counts: number[]) => counts.map((count) => ({ started: count }));
+  expect(currentRate(started(0, 0, 118, 3), 60)).toBe(118);
+  expect(currentRate(started(0, 590, 3), 300)).toBe(118);
+  expect(currentRate(started(3), 60)).toBe(0);
+});
+
+test("keys lead only to minutes whose count is known", () => {
+  const at = (time: string) => Date.parse(`2026-11-18T${time}:00Z`);
+  // From 08:03 to 10:03, complete until 09:30; of the rest one minute has a run that is already planned.
+  const rows = hourRows([{ at: "2026-11-18T10:01:00Z", executions: 1 }], at("08:03"), at("10:03"), at("09:30"), "UTC");
+  expect([0, 3].map((cell) => isCounted(rows[0] as never, cell))).toEqual([false, true]);
+  expect(isCounted(rows[1] as never, 45)).toBe(false);
+  expect(nextCell("ArrowLeft", { row: 0, cell: 3 }, rows)).toEqual({ row: 0, cell: 3 });
+  expect(nextCell("Home", { row: 0, cell: 30 }, rows)).toEqual({ row: 0, cell: 3 });
+  expect(nextCell("End", { row: 1, cell: 0 }, rows)).toEqual({ row: 1, cell: 29 });
+  expect(nextCell("ArrowDown", { row: 0, cell: 45 }, rows)).toEqual({ row: 0, cell: 45 });
+  expect(nextCell("PageDown", { row: 0, cell: 1 }, rows)).toEqual({ row: 2, cell: 1 });
+  expect(nextCell("a", { row: 0, cell: 3 }, rows)).toBeNull();
 });

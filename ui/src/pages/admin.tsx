@@ -75,7 +75,7 @@ function TenantFilter({ placeholder }: { placeholder: string }) {
         setParams({ tenant_id: tenant.trim() || null, after: null });
       }}
     >
-      <input className={parts.input} style={{ width: 220 }} aria-label="Tenant" placeholder={placeholder} value={tenant} onChange={(event) => setTenant(event.target.value)} />
+      <input className={parts.input} aria-label="Tenant" placeholder={placeholder} value={tenant} onChange={(event) => setTenant(event.target.value)} />
       <Button type="submit">Show</Button>
     </form>
   );

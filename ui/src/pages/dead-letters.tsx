@@ -9,7 +9,7 @@ import { useSettings } from "../lib/settings";
 import { group, rough, zoneFor, zoneName } from "../lib/time";
 import { changed, useParams } from "../lib/url";
 import { counted, plural } from "../lib/words";
-import { Button, Can, Empty, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Button, Can, Empty, Muted, Note, PageHead, Panel, Reading, Short, styles as parts, Time } from "../parts/basics";
 import { Chips, Field, Segments, Select } from "../parts/fields";
 import { Confirm, Menu } from "../parts/overlays";
 import { Pager } from "../parts/pager";
@@ -74,7 +74,7 @@ export function DeadLetters() {
         </Can>
       </div>
       <Chips chips={chips} clear={() => navigate("/dead-letters")} />
-      {view === "groups" ? <Groups filter={filter} to={to} timeWords={timeWords} ask={setAsked} /> : <List filter={filter} time={time} />}
+      {view === "groups" ? <Groups filter={filter} time={time} to={to} timeWords={timeWords} ask={setAsked} /> : <List filter={filter} time={time} />}
       {asked && <Ask asked={asked} close={() => setAsked(null)} begun={(id) => { setAsked(null); setParams({ operation: id }); }} />}
     </>
   );
@@ -100,7 +100,7 @@ function Current({ id, close }: { id: string | null; close: () => void }) {
   );
 }
 
-function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string | null | undefined>; to: (change: Record<string, string | null>) => string; timeWords: string; ask: (asked: Asked) => void }) {
+function Groups({ filter, time, to, timeWords, ask }: { filter: Record<string, string | null | undefined>; time: string; to: (change: Record<string, string | null>) => string; timeWords: string; ask: (asked: Asked) => void }) {
   const read = useApi<LetterGroups>("/api/v1/dead-letters/groups", filter, { keep: true });
   const can = useCan();
   const me = useMe();
@@ -121,7 +121,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
     },
     { id: "reason", title: "Reason", kind: "nowrap", cell: (each) => each.reason.replaceAll("_", " ") },
     { id: "jobs", title: "Jobs", kind: "number", cell: (each) => group(each.jobs) },
-    ...(me?.tenant_id ? [] : [{ id: "tenants", title: "Tenants", cell: (each: LetterGroup) => <span title={each.tenants.join(", ")}>{each.tenants.length > 2 ? `${each.tenants.slice(0, 2).join(", ")} +${each.tenants.length - 2}` : each.tenants.join(", ")}</span> }]),
+    ...(me?.tenant_id ? [] : [{ id: "tenants", title: "Tenants", cell: (each: LetterGroup) => (each.tenants.length === 1 ? <Short text={each.tenants[0] as string} /> : <span title={each.tenants.join(", ")}>{plural(each.tenants.length, "tenant")}</span>) }]),
     {
       id: "times",
       title: "First – last",
@@ -136,6 +136,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
     {
       id: "act",
       title: "Action",
+      kind: "number",
       cell: (each) => {
         const words = `${each.kind ?? each.reason.replaceAll("_", " ")}${each.action ? ` at ${each.action}` : ""}, ${timeWords}`;
         const wanted = Object.fromEntries(Object.entries({ ...filter, fingerprint: each.fingerprint }).filter(([, value]) => value)) as Record<string, string>;
@@ -156,7 +157,7 @@ function Groups({ filter, to, timeWords, ask }: { filter: Record<string, string 
       <Reading of={read} what="grouping of dead letters" rows={6}>
         {(groups) =>
           groups.items.length === 0 ? (
-            <Empty>Nothing died in this period.</Empty>
+            <Empty>{time === "all" ? "Nothing has died." : "Nothing died in this period."}</Empty>
           ) : (
             <>
               <Table label="Dead letters by error" columns={columns} rows={groups.items} keyOf={(each) => each.fingerprint + each.reason} />
@@ -196,8 +197,8 @@ function List({ filter, time }: { filter: Record<string, string | null | undefin
       ),
     },
     { id: "reason", title: "Reason", kind: "nowrap", cell: (letter) => <Status status="DEAD" detail={letter.reason.replaceAll("_", " ")} /> },
-    { id: "job", title: "Job", kind: "nowrap", cell: (letter) => <Link href={`/jobs/${letter.job_id}`}>{letter.job_name ?? letter.job_id}</Link> },
-    ...(me?.tenant_id ? [] : [{ id: "tenant", title: "Tenant", cell: (letter: DeadLetter) => letter.tenant_id }]),
+    { id: "job", title: "Job", cell: (letter) => <Link className={parts.clip} title={letter.job_name ?? undefined} href={`/jobs/${letter.job_id}`}>{letter.job_name ?? letter.job_id}</Link> },
+    ...(me?.tenant_id ? [] : [{ id: "tenant", title: "Tenant", cell: (letter: DeadLetter) => <Short text={letter.tenant_id} /> }]),
     { id: "scheduled", title: "Scheduled", kind: "nowrap", cell: (letter) => <Time at={letter.scheduled_for} mode="short" /> },
     { id: "attempts", title: "Attempts", kind: "number", cell: (letter) => letter.attempt },
     { id: "error", title: "Error", kind: "cut", cell: (letter) => <span title={letter.error ?? undefined}>{[letter.kind, firstLine(letter.error)].filter(Boolean).join(" · ")}</span> },

@@ -58,7 +58,7 @@ function Content({ execution }: { execution: Execution }) {
         }
       />
       <p className={parts.lead}>
-        of <Link href={`/jobs/${execution.job_id}`}>{name}</Link> · {execution.tenant_id} {execution.queue && <>· {execution.queue} </>}· <code>{execution.execution_id}</code> <CopyButton text={execution.execution_id} icon label="Copy id" />
+        <Link href={`/jobs/${execution.job_id}`}>Job</Link> · <Link href={`/tenants/${encodeURIComponent(execution.tenant_id)}`}>{execution.tenant_id}</Link> {execution.queue && <>· <Link href={`/queues/${encodeURIComponent(execution.queue)}`}>{execution.queue}</Link> </>}· <code>{execution.execution_id}</code> <CopyButton text={execution.execution_id} icon label="Copy id" />
       </p>
       <Why path={`/api/v1/executions/${execution.execution_id}`} zone={zone} />
       <div className={s.wide}>

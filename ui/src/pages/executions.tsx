@@ -117,7 +117,7 @@ export function Executions() {
           {(page) =>
             page.items.length === 0 && !page.next_page_token ? (
               <Empty action={time && time !== "7d" ? <Button onClick={() => set({ time: "7d" })}>Last 7 days</Button> : chips.length ? <Button onClick={() => navigate("/executions")}>Clear filters</Button> : undefined}>
-                {chips.length || time || params.get("view") ? "No executions created in this period match." : "Nothing has run yet."}
+                {time || bounds.from || bounds.to ? "No executions created in this period match." : chips.length || view ? "No executions match." : "Nothing has run yet."}
               </Empty>
             ) : (
               <>

@@ -8,12 +8,13 @@ import type { Node, Overview, Page, Worker, WorkerDetail } from "../api/types";
 import { duration, group, rough, signed } from "../lib/time";
 import { changed, useParams } from "../lib/url";
 import { counted, plural } from "../lib/words";
-import { Code, Empty, Lead, Meter, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Code, Empty, Lead, Meter, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Segments } from "../parts/fields";
 import { Pager } from "../parts/pager";
 import { Badge } from "../parts/status";
 import { Table, TableFooter, type Column } from "../parts/table";
 import s from "./pages.module.css";
+import { Counts } from "./tenants";
 
 export function Fleet() {
   const [params] = useParams();
@@ -157,15 +158,20 @@ export function WorkerPage({ id }: { id: string }) {
         <>
           <PageHead title={worker.worker_id ?? worker.session_id} beside={<State worker={worker} />} />
           <Lead>
-            Serves {worker.queues === null ? "all queues" : worker.queues.join(", ")}; runs {worker.tasks === null ? "all tasks" : worker.tasks.join(", ")}.
+            Serves {worker.queues === null ? "all queues" : worker.queues.join(", ")}; runs {worker.tasks === null ? "all tasks" : worker.tasks.join(", ")}. <code>{worker.session_id}</code>
           </Lead>
           <div className={s.stack}>
+            <Counts
+              items={[
+                ["Running", counted(worker.running, worker.at_least.includes("running")), null],
+                ["Slots", worker.slots === null ? "–" : group(worker.slots), null],
+                ["Up for", worker.started_at ? rough(now() - Date.parse(worker.started_at)) : "–", null],
+                ["Heartbeat", <Time at={worker.renewed_at ?? worker.ended_at} mode="relative" />, null],
+              ]}
+            />
             <Panel title="Running now" flush>
               {worker.executions.length ? <Table label="Executions" columns={columns} rows={worker.executions} keyOf={(run) => run.execution_id} /> : <Empty>Nothing right now.</Empty>}
             </Panel>
-            <Muted>
-              <code>{worker.session_id}</code>
-            </Muted>
           </div>
         </>
       )}

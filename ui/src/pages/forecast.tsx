@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import { now } from "../api/client";
 import { useApi, useMe } from "../api/hooks";
 import type { Forecast, ForecastMinute, Herd, Page, Tenant } from "../api/types";
-import { bin, hourRows, loadWith, type Row } from "../lib/forecast";
+import { bin, hourRows, isCounted, loadWith, nextCell, type Cell, type Row } from "../lib/forecast";
 import { useSettings } from "../lib/settings";
 import { absolute, group, localZone, relative, rough, timeOfDay, zoneFor, zoneName } from "../lib/time";
 import { changed, useParams } from "../lib/url";
@@ -29,7 +29,7 @@ export function ForecastPage() {
         {!me?.tenant_id && <Select label="Tenant" value={params.get("tenant_id") ?? ""} onChange={(tenant_id) => setParams({ tenant_id })} options={[["", "All tenants"], ...(tenants.data?.items ?? []).map((each): [string, string] => [each.tenant_id, each.tenant_id])]} />}
       </div>
       <Reading of={read} what="forecast" rows={14}>
-        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Empty>Nothing is due in the next {hours} hours.</Empty>)}
+        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Panel flush label="Forecast"><Empty>Nothing is due in the next {hours} hours.</Empty></Panel>)}
       </Reading>
     </>
   );
@@ -58,7 +58,7 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
         {capacity === null
           ? `The capacity of this installation is not known yet. ${forecast.capacity_per_minute.reason ?? ""}`
           : crowded
-            ? `This installation has run up to ${group(capacity)} in a minute, so the last of them would start about ${rough((current.longestWait ?? 0) * 1000)} late.`
+            ? `The most this installation has run in a minute is ${group(capacity)}. If that is its limit, the last of them will start about ${rough((current.longestWait ?? 0) * 1000)} late.`
             : `This installation has run up to ${group(capacity)} in a minute, so all should start on time.`}
       </p>
       <Panel title={`Runs due per minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
@@ -222,19 +222,17 @@ function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; cap
     const cell = cells.findIndex((_, index) => rows[row] !== undefined && minuteAt(rows[row], index) === peak);
     return { row, cell: Math.max(0, cell) };
   }, [rows, peak]);
-  const [moved, setMoved] = useState<{ row: number; cell: number } | null>(null);
+  const [moved, setMoved] = useState<Cell | null>(null);
   const current = moved ?? start;
   const table = useRef<HTMLTableElement>(null);
   useEffect(() => setMoved(null), [rows.length, zone]);
 
   function move(event: React.KeyboardEvent) {
-    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -60], End: [0, 60], PageUp: [-60, 0], PageDown: [60, 0] }[event.key];
-    if (!step) return;
+    const next = nextCell(event.key, current, rows);
+    if (!next) return;
     event.preventDefault();
-    const row = Math.max(0, Math.min(rows.length - 1, current.row + (step[0] ?? 0)));
-    const cell = Math.max(0, Math.min(59, current.cell + (step[1] ?? 0)));
-    setMoved({ row, cell });
-    table.current?.querySelector<HTMLElement>(`[data-cell="${row}-${cell}"]`)?.focus();
+    setMoved(next);
+    table.current?.querySelector<HTMLElement>(`[data-cell="${next.row}-${next.cell}"]`)?.focus();
   }
 
   const shown = rows[current.row];
@@ -249,7 +247,7 @@ function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; cap
             <b>{absolute(at, zone, now(), false)}</b>
             {zone !== "UTC" && ` (${timeOfDay(at, "UTC", false)} UTC)`}: {count === null ? "not in the forecast" : plural(count, "run")}
             {capacity !== null && count !== null && count > capacity ? ", more than it has ever run in a minute" : ""}
-            {herd ? `, mostly from ${herd.rule} in ${herd.timezone}` : ""}
+            {herd ? `. Largest herd: ${herd.words}` : ""}
           </>
         )}
       </p>
@@ -275,7 +273,7 @@ function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; cap
                   <td key={index}>
                     {value === null ? (
                       <span data-none="true" />
-                    ) : !row.known[index] && value === 0 ? (
+                    ) : !isCounted(row, index) ? (
                       <span data-unknown="true" />
                     ) : (
                       <button
@@ -319,7 +317,7 @@ function Herds({ herds }: { herds: Herd[] }) {
   const columns: Column<Herd>[] = [
     { id: "at", title: "At", first: true, kind: "nowrap", cell: (herd) => <Time at={herd.at} zone={herd.timezone} mode="absolute" /> },
     { id: "executions", title: "Runs", kind: "number", cell: (herd) => <b>{group(herd.executions)}</b> },
-    { id: "rule", title: "Rule", kind: "nowrap", cell: (herd) => <code title={herd.words}>{herd.rule}</code> },
+    { id: "rule", title: "Rule", kind: "nowrap", cell: (herd) => (herd.rule.startsWith("@every") ? herd.words.replace(/\.$/, "") : <code title={herd.words}>{herd.rule}</code>) },
     { id: "zone", title: "Zone", cell: (herd) => herd.timezone },
     { id: "jobs", title: "Jobs", kind: "number", cell: (herd) => group(herd.jobs) },
     { id: "tenants", title: "Tenants", cell: tenantNames },

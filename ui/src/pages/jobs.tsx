@@ -8,7 +8,7 @@ import type { Job, Page, Queue, Tenant } from "../api/types";
 import { change, useSettings } from "../lib/settings";
 import { useParams } from "../lib/url";
 import { actionWords, JOB_STATUSES, scheduleWords, statusWord } from "../lib/words";
-import { Button, ButtonLink, Can, Empty, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Button, ButtonLink, Can, Empty, Muted, PageHead, Panel, Reading, Short, styles as parts, Time } from "../parts/basics";
 import { Chips, Select } from "../parts/fields";
 import { Dialog, Menu } from "../parts/overlays";
 import { Pager } from "../parts/pager";
@@ -189,12 +189,12 @@ function Filters({ params, set }: { params: URLSearchParams; set: (change: Recor
         set({ name_prefix: name.trim() || null, label: label.trim() || null });
       }}
     >
-      <input className={parts.input} style={{ width: 220 }} aria-label="Name begins with" placeholder="Name begins with …" value={name} onChange={(event) => setName(event.target.value)} onBlur={() => name.trim() !== value("name_prefix") && set({ name_prefix: name.trim() || null })} />
+      <input className={parts.input} aria-label="Name begins with" placeholder="Name begins with …" value={name} onChange={(event) => setName(event.target.value)} onBlur={() => name.trim() !== value("name_prefix") && set({ name_prefix: name.trim() || null })} />
       <Select label="Status" value={value("status")} onChange={(status) => set({ status })} options={[["", "Any status"], ...JOB_STATUSES.map((status): [string, string] => [status, statusWord(status)])]} />
       <Select label="Type" value={value("type")} onChange={(type) => set({ type })} options={[["", "Any type"], ["RECURRING", "Recurring"], ["ONE_TIME", "One-time"]]} />
       {!me?.tenant_id && <Select label="Tenant" value={value("tenant_id")} onChange={(tenant_id) => set({ tenant_id })} options={[["", "All tenants"], ...withCurrent((tenants.data?.items ?? []).map((tenant) => tenant.tenant_id), value("tenant_id")).map((each): [string, string] => [each, each])]} />}
       <Select label="Queue" value={value("queue")} onChange={(queue) => set({ queue })} options={[["", "All queues"], ...withCurrent((queues.data?.items ?? []).map((queue) => queue.queue), value("queue")).map((each): [string, string] => [each, each])]} />
-      <input className={parts.input} style={{ width: 150 }} aria-label="Label, as name:value" placeholder="team:billing" value={label} onChange={(event) => setLabel(event.target.value)} onBlur={() => label.trim() !== value("label") && set({ label: label.trim() || null })} />
+      <input className={parts.input} aria-label="Label, as name:value" placeholder="team:billing" value={label} onChange={(event) => setLabel(event.target.value)} onBlur={() => label.trim() !== value("label") && set({ label: label.trim() || null })} />
       <button type="submit" className="visually-hidden">
         Filter
       </button>
@@ -215,8 +215,8 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       ),
     },
     { id: "id", title: "Id", kind: "nowrap", cell: (job) => <code>{job.job_id}</code> },
-    { id: "tenant", title: "Tenant", cell: (job) => job.tenant_id },
-    { id: "queue", title: "Queue", cell: (job) => job.queue },
+    { id: "tenant", title: "Tenant", cell: (job) => <Short text={job.tenant_id} /> },
+    { id: "queue", title: "Queue", cell: (job) => <Short text={job.queue} /> },
     { id: "priority", title: "Priority", cell: (job) => statusWord(job.priority) },
     { id: "type", title: "Type", cell: (job) => (job.type === "RECURRING" ? "Recurring" : "One-time") },
     {

@@ -6,9 +6,10 @@ import { Link } from "wouter";
 
 import { now } from "../api/client";
 import { useApi, useMe, useTick } from "../api/hooks";
-import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page, Quantiles } from "../api/types";
+import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page } from "../api/types";
 import { useSettings } from "../lib/settings";
 import { absolute, duration, group, relative, rough, signed, timeOfDay, zoneFor } from "../lib/time";
+import { currentRate } from "../lib/rate";
 import { changed, useParams } from "../lib/url";
 import { counted, plural, statusWord } from "../lib/words";
 import { ButtonLink, Code, Loading, Meter, Muted, PageHead, Panel, Reading, Time, Told } from "../parts/basics";
@@ -22,8 +23,6 @@ const WINDOWS = ["15m", "1h", "6h", "24h"];
 
 interface Live {
   at: string;
-  started_per_second: number | null;
-  lateness_ms: Quantiles | null;
   depth: Depth[];
   workers: OverviewData["workers"];
   leader: Leader | null;
@@ -44,7 +43,9 @@ export function Overview() {
 }
 
 function Content({ overview, window }: { overview: OverviewData; window: string }) {
-  const live = useQuery<Live>({ queryKey: ["live"], enabled: false }).data;
+  const last = useQuery<Live>({ queryKey: ["live"], enabled: false }).data;
+  // After the stream has broken, what it said last is older than what is read every few seconds.
+  const live = last && Date.parse(last.at) > Date.parse(overview.at) ? last : undefined;
   const { clock } = useSettings();
   const depth = live?.depth.length ? live.depth : overview.depth;
   const leader = live?.leader ?? overview.leader;
@@ -53,8 +54,8 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
   return (
     <div className={s.stack}>
       <NeedsAttention items={overview.attention} overview={overview} />
-      <Tonight peak={overview.peak} clockZone={zoneFor(clock)} />
-      <Figures overview={overview} live={live} window={window} />
+      <Tonight peak={overview.peak} known={overview.peak_known} clockZone={zoneFor(clock)} />
+      <Figures overview={overview} window={window} />
       {cell && (
         <Panel
           title="Throughput and lateness"
@@ -76,31 +77,30 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
   );
 }
 
-function Figures({ overview, live, window }: { overview: OverviewData; live?: Live; window: string }) {
-  const late = live?.lateness_ms ?? overview.lateness_ms;
-  const perMinute = typeof live?.started_per_second === "number" ? live.started_per_second * 60 : overview.started_per_minute;
+function Figures({ overview, window }: { overview: OverviewData; window: string }) {
+  const late = overview.lateness_ms;
   const { started, failed } = overview.totals;
   const share = failed !== null && started ? (failed / started) * 100 : null;
   return (
     <div className={s.figures}>
       <Link className={s.figure} href="/executions">
         <span>Started per minute</span>
-        <b>{perMinute === null ? "–" : group(Math.round(perMinute))}</b>
+        <b>{group(Math.round(currentRate(overview.series, overview.bucket_seconds)))}</b>
       </Link>
       <div className={s.figure}>
-        <span>Lateness, p50</span>
+        <span>Lateness p50, {window}</span>
         <b>{late ? duration(late.p50) : "–"}</b>
       </div>
       <div className={s.figure}>
-        <span>Lateness, p95</span>
+        <span>Lateness p95, {window}</span>
         <b>{late ? duration(late.p95) : "–"}</b>
       </div>
       <div className={s.figure}>
-        <span>Lateness, p99</span>
+        <span>Lateness p99, {window}</span>
         <b>{late ? duration(late.p99) : "–"}</b>
       </div>
       <Link className={s.figure} href="/executions?view=failed">
-        <span>Failed attempts, {window}</span>
+        <span title="Failed attempts">Failed, {window}</span>
         <b>
           {failed === null ? "–" : group(failed)} {share !== null && <small>{share >= 0.05 || share === 0 ? share.toFixed(1) : "<0.1"}%</small>}
         </b>
@@ -112,6 +112,9 @@ function Figures({ overview, live, window }: { overview: OverviewData; live?: Li
     </div>
   );
 }
+
+// A forecast that the server has read is used for so long.
+const PEAK_AGE = 5 * 60_000;
 
 const ICONS = { error: OctagonAlert, warning: AlertTriangle, info: Info };
 
@@ -134,6 +137,7 @@ function NeedsAttention({ items, overview }: { items: Attention[]; overview: Ove
               <Icon size={18} aria-label={item.severity} role="img" />
               <p>
                 <Told text={item.refers_to.kind === "dead_letters" && item.refers_to.id ? item.message.replace(item.refers_to.id, item.refers_to.id.replaceAll("_", " ")) : item.message} />
+                {overview.tenant_id === null && item.refers_to.tenant_id && <Muted> · {item.refers_to.tenant_id}</Muted>}
               </p>
               <span className={s.since}>{item.since && <Time at={item.since} mode="relative" />}</span>
               {way && (
@@ -209,27 +213,31 @@ function FirstSteps({ workers }: { workers: number }) {
   );
 }
 
-function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: string }) {
+function Tonight({ peak, known, clockZone }: { peak: OverviewData["peak"]; known: boolean; clockZone: string }) {
   useTick(30_000);
   if (!peak) {
     return (
       <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
-        <Muted>Nothing is due in the next 24 hours.</Muted>
+        <Muted>{known ? "Nothing is due in the next 24 hours." : "The forecast is being computed …"}</Muted>
       </Panel>
     );
   }
   const at = Date.parse(peak.at);
   const total = peak.hours.reduce((sum, count) => sum + count, 0);
   const begins = now();
+  const complete = Date.parse(peak.complete_until);
+  const whole = complete >= begins + peak.hours.length * 3_600_000 - PEAK_AGE;
   const label = (index: number) => `${timeOfDay(begins + index * 3_600_000, clockZone, false)} to ${timeOfDay(begins + (index + 1) * 3_600_000, clockZone, false)}: ${plural(peak.hours[index] ?? 0, "run")}`;
   return (
     <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
       <div className={s.tonight}>
         <p>
           Busiest minute: <b>{absolute(at, clockZone, now(), false)}</b> ({relative(at, now())}), {plural(peak.executions, "run")}. {group(total)} in all.
+          {peak.capacity_per_minute !== null && (peak.executions <= peak.capacity_per_minute ? ` It has done up to ${group(peak.capacity_per_minute)} in a minute, so all should start on time.` : ` The most it has done in a minute is ${group(peak.capacity_per_minute)}, so some may start late.`)}
           {peak.estimated ? " Some schedules are estimated." : ""}
+          {!whole ? ` Counted in full until ${absolute(complete, clockZone, now(), false)}.` : ""}
         </p>
-        <Bars values={peak.hours} label={`Runs due in each of the next 24 hours: ${peak.hours.join(", ")}`} labels={label} />
+        <Bars values={peak.hours} known={whole ? peak.hours.length : Math.floor((complete - begins) / 3_600_000)} label={`Runs due in each of the next 24 hours: ${peak.hours.join(", ")}`} labels={label} />
         <div className={s.hours} aria-hidden>
           {[0, 6, 12, 18, 24].map((hour) => (
             <span key={hour}>{hour === 0 ? "now" : `+${hour} h`}</span>

@@ -65,7 +65,9 @@ export function Reference() {
         !read.error && <Loading rows={10} />
       ) : (
         <>
-          <Lead>{read.data.info.description}</Lead>
+          <Lead>
+            <Prose text={read.data.info.description} />
+          </Lead>
           <div className={parts.filters}>
             <input className={parts.input} style={{ maxWidth: 360 }} aria-label="Search operations" placeholder="Search operations" value={text} onChange={(event) => setText(event.target.value)} />
             <a href="/schema/openapi.json">openapi.json</a>
@@ -84,6 +86,11 @@ export function Reference() {
       )}
     </>
   );
+}
+
+/** Text of the document, in which names stand between backquotes. */
+function Prose({ text }: { text: string }) {
+  return text.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part));
 }
 
 type Entry = [string, string, Described];
@@ -120,7 +127,11 @@ function Body({ method, path, operation, schemas }: { method: string; path: stri
   const answers = Object.entries(operation.responses);
   return (
     <div className={s.stack} style={{ marginTop: 12 }}>
-      {operation.description && <p>{operation.description}</p>}
+      {operation.description && (
+        <p>
+          <Prose text={operation.description} />
+        </p>
+      )}
       <p>
         <Muted>
           Roles: {operation["x-roles"]?.join(", ") ?? "no key needed"} · <code>{operation.operationId}</code>
@@ -146,7 +157,9 @@ function Body({ method, path, operation, schemas }: { method: string; path: stri
                   </td>
                   <td>{parameter.in}</td>
                   <td>{typeWords(parameter.schema)}</td>
-                  <td>{parameter.description ?? parameter.schema.description ?? ""}</td>
+                  <td>
+                    <Prose text={parameter.description ?? parameter.schema.description ?? ""} />
+                  </td>
                 </tr>
               ))}
             </tbody>

@@ -48,6 +48,12 @@ function Count({ of: tenant, name }: { of: Tenant; name: Exclude<keyof NonNullab
   );
 }
 
+/** A count that leads to what it counts. */
+function CountLink({ of: tenant, name, href }: { of: Tenant; name: "jobs" | "waiting" | "running"; href: string }) {
+  const count = <Count of={tenant} name={name} />;
+  return tenant.counts?.[name] ? <Link href={href}>{count}</Link> : <Muted>{count}</Muted>;
+}
+
 export function Tenants() {
   const [params] = useParams();
   const byName = params.get("order") === "name";
@@ -73,10 +79,10 @@ export function Tenants() {
     { id: "bar", title: "Of all starts", cell: (tenant) => <Share share={tenant.share} fair={tenant.fair_share} /> },
     { id: "share", title: "Share", kind: "number", cell: (tenant) => (typeof tenant.share === "number" ? percent(tenant.share) : "–") },
     { id: "fair", title: "Fair share", kind: "number", cell: (tenant) => (typeof tenant.fair_share === "number" ? percent(tenant.fair_share) : "–") },
-    { id: "jobs", title: "Jobs", kind: "number", cell: (tenant) => <Link href={`/jobs?tenant_id=${encodeURIComponent(tenant.tenant_id)}`}><Count of={tenant} name="jobs" /></Link> },
-    { id: "waiting", title: "Waiting", kind: "number", cell: (tenant) => <Link href={waitingOf(tenant.tenant_id)}><Count of={tenant} name="waiting" /></Link> },
+    { id: "jobs", title: "Jobs", kind: "number", cell: (tenant) => <CountLink of={tenant} name="jobs" href={`/jobs?tenant_id=${encodeURIComponent(tenant.tenant_id)}`} /> },
+    { id: "waiting", title: "Waiting", kind: "number", cell: (tenant) => <CountLink of={tenant} name="waiting" href={waitingOf(tenant.tenant_id)} /> },
     { id: "parked", title: "Parked", kind: "number", cell: (tenant) => <Count of={tenant} name="parked" /> },
-    { id: "running", title: "Running", kind: "number", cell: (tenant) => <Link href={runningOf(tenant.tenant_id)}><Count of={tenant} name="running" /></Link> },
+    { id: "running", title: "Running", kind: "number", cell: (tenant) => <CountLink of={tenant} name="running" href={runningOf(tenant.tenant_id)} /> },
     { id: "limits", title: "Limits", cell: (tenant) => limitWords(tenant as LimitsLike) },
     {
       id: "menu",

@@ -211,6 +211,15 @@ export function Told({ text, zone }: { text: string; zone?: string | null }) {
   return text.split(INSTANT).map((part, index) => (index % 2 ? <Time key={index} at={part} zone={zone} mode="absolute" /> : part));
 }
 
+/** A name in a column of names; one that is too long is cut, and is whole in its title. */
+export function Short({ text }: { text: string }) {
+  return (
+    <span className={s.short} title={text}>
+      {text}
+    </span>
+  );
+}
+
 /** Both: in 11 h · Tue 17 Nov 02:30 CET */
 export function When({ at, zone }: { at: string | null | undefined; zone?: string | null }) {
   if (!at) return <>–</>;

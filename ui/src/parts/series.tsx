@@ -25,6 +25,9 @@ interface Props {
   unit: (value: number) => string;
 }
 
+// The axis of few counts has whole numbers.
+const FEW = 4;
+
 export function Series({ title, sentence, times, lines, log, unit }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -48,13 +51,13 @@ export function Series({ title, sentence, times, lines, log, unit }: Props) {
     const options: uPlot.Options = {
       width: element.clientWidth,
       height: 180,
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0], // half of the last time is beyond the last minute
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: true }, y: log ? { distr: 3, log: 10 } : { range: (_plot, _low, high) => [0, Math.max(high * 1.1, 1)] } },
+      scales: { x: { time: true }, y: log ? { distr: 3, log: 10 } : { range: (_plot, _low, high) => [0, Math.max(high * 1.1, FEW)] } },
       axes: [
         { ...axis, size: 26, values: (_plot, values) => values.map((value) => timeOfDay(value * 1000, zone, false)) },
-        { ...axis, size: 58, values: (_plot, values) => values.map((value) => (value === null ? "" : unit(value))) },
+        { ...axis, size: 68, values: (_plot, values) => values.map((value) => (value === null ? "" : unit(value))) },
       ],
       series: [
         {},

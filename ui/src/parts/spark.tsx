@@ -6,7 +6,7 @@ import { now } from "../api/client";
 import type { Execution, Outcome } from "../api/types";
 import { useSettings } from "../lib/settings";
 import { absolute, duration, zoneFor } from "../lib/time";
-import { LIVE, statusWord } from "../lib/words";
+import { LIVE, plural, statusWord } from "../lib/words";
 import s from "./spark.module.css";
 
 /** A shape for a status, so that colour is not needed to read it. */
@@ -48,9 +48,10 @@ export function LastRuns({ outcomes }: { outcomes: Outcome[] }) {
   for (const { status } of shown) counts.set(status, (counts.get(status) ?? 0) + 1);
   const words = [...counts].map(([status, count]) => `${count} ${statusWord(status).toLowerCase()}`).join(", ");
   if (!shown.length) return <span className={s.none}>No runs yet</span>;
+  const label = `Last ${plural(shown.length, "run")}: ${words}`;
   return (
-    <svg className={s.last} width={20 * STEP} height={14} viewBox={`0 0 ${20 * STEP} 14`} role="img" aria-label={`Last ${shown.length} runs: ${words}`}>
-      <title>{`Last ${shown.length} runs: ${words}`}</title>
+    <svg className={s.last} width={20 * STEP} height={14} viewBox={`0 0 ${20 * STEP} 14`} role="img" aria-label={label}>
+      <title>{label}</title>
       {shown.map((outcome, index) => {
         const x = index * STEP + STEP / 2;
         return outcome.status === "SUCCEEDED" ? <rect key={outcome.execution_id} x={x - 2} y={2} width={4} height={10} rx={1} fill={markOf(outcome.status)} /> : <Mark key={outcome.execution_id} status={outcome.status} x={x} y={7} size={5} />;
@@ -59,8 +60,8 @@ export function LastRuns({ outcomes }: { outcomes: Outcome[] }) {
   );
 }
 
-/** Counts as bars, such as the executions due per hour. */
-export function Bars({ values, label, labels }: { values: number[]; label: string; labels: (index: number) => string }) {
+/** Counts as bars, such as the executions due per hour. Only the first `known` are complete; the others are pale. */
+export function Bars({ values, known, label, labels }: { values: number[]; known: number; label: string; labels: (index: number) => string }) {
   const most = Math.max(1, ...values);
   const step = 100 / Math.max(1, values.length);
   return (
@@ -68,7 +69,7 @@ export function Bars({ values, label, labels }: { values: number[]; label: strin
       {values.map((value, index) => {
         const height = value ? Math.max(1.2, (value / most) * 38) : 0;
         return (
-          <rect key={index} x={index * step + step * 0.12} y={40 - height} width={step * 0.76} height={height} fill={value === most ? "var(--heat-4)" : "var(--heat-3)"}>
+          <rect key={index} x={index * step + step * 0.12} y={40 - height} width={step * 0.76} height={height} fill={value === most ? "var(--heat-4)" : "var(--heat-3)"} opacity={index < known ? 1 : 0.4}>
             <title>{labels(index)}</title>
           </rect>
         );
@@ -81,6 +82,7 @@ export function Bars({ values, label, labels }: { values: number[]; label: strin
 const UP = 150;
 const DOWN = 44;
 const GAP = 10;
+const WIDEST = 4000; // the line ends with the panel, however few runs there are
 
 function logHeight(ms: number, most: number, size: number): number {
   if (ms <= 0) return 1;
@@ -129,8 +131,8 @@ export function RunsChart({ runs, zone }: { runs: Execution[]; zone: string }) {
   return (
     <figure className={s.runs}>
       <div className={s.scroll} tabIndex={-1}>
-        <svg ref={group} width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-labelledby={id} onKeyDown={move}>
-          <path d={`M0 ${UP + GAP / 2}H${width}`} stroke="var(--line-strong)" strokeWidth={1} />
+        <svg ref={group} width={width} height={height} viewBox={`0 0 ${width} ${height}`} preserveAspectRatio="xMinYMin" role="group" aria-labelledby={id} onKeyDown={move}>
+          <path d={`M0 ${UP + GAP / 2}H${WIDEST}`} stroke="var(--line-strong)" strokeWidth={1} />
           {shown.map((run, index) => {
             const x = index * slot + slot / 2 + 4;
             const ran = run.duration_ms !== null;
@@ -178,7 +180,7 @@ export function summary(runs: Execution[]): string {
   const took = runs.flatMap((run) => (run.duration_ms === null ? [] : [run.duration_ms]));
   const late = runs.flatMap((run) => (run.lateness_ms === null ? [] : [run.lateness_ms]));
   const count = (status: string) => runs.filter((run) => run.status === status).length;
-  const parts = [`${runs.length} runs`];
+  const parts = [plural(runs.length, "run")];
   const [p50, p95, late95] = [quantile(took, 0.5), quantile(took, 0.95), quantile(late, 0.95)];
   if (p50 !== null && p95 !== null) parts.push(`took p50 ${duration(p50)}, p95 ${duration(p95)}`);
   if (late95 !== null) parts.push(`late p95 ${duration(late95)}`);

@@ -37,6 +37,7 @@ class Peak(msgspec.Struct, frozen=True):
     hours: Sequence[int]  # due in each of the next hours
     complete_until: datetime
     estimated: bool
+    capacity: int | None  # the most that was done in a recent minute; None: not known, or not shown
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     workers: Fleet | None
     attention: Sequence[Item]
     peak: Peak | None
+    peak_known: bool  # False: the forecast is still being read
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +76,8 @@ class Peaks:
         self._known: dict[str | None, tuple[float, Peak | None]] = {}  # monotonic, by tenant
         self._reading: dict[str | None, asyncio.Task[Peak | None]] = {}
 
-    async def of(self, engine: Engine) -> Peak | None:
-        """The busiest minute of the tenant of the scope, or of all.
+    async def of(self, engine: Engine) -> tuple[Peak | None, bool]:
+        """The busiest minute of the tenant of the scope, or of all, and whether it is known.
 
         None: nothing is due, or it is not known yet.
         """
@@ -87,17 +89,19 @@ class Peaks:
         }
         known = self._known.get(engine.scope)
         if known is not None and at < known[0] + _PEAK_SECONDS:
-            return known[1]
+            return known[1], True
         reading = self._reading.get(engine.scope)
         if reading is None:  # one forecast for all that ask at the same time
             reading = asyncio.create_task(self._read(engine, at))
             reading.add_done_callback(_failure_of)
             self._reading[engine.scope] = reading
         if known is not None:
-            return known[1]
+            return known[1], True
         # The rest of the overview does not wait for it, and does not fail with it.
         await asyncio.wait({reading}, timeout=_WAIT_SECONDS)
-        return reading.result() if reading.done() and _failure_of(reading) is None else None
+        if not reading.done() or _failure_of(reading) is not None:
+            return None, False
+        return reading.result(), True
 
     async def _read(self, engine: Engine, at: float) -> Peak | None:
         try:
@@ -131,6 +135,7 @@ async def overview(engine: Engine, window: str, peaks: Peaks) -> Overview:
     """The state of the cell, or of what one tenant sees of it."""
     now = await live(engine, window)
     today = now.at.replace(hour=0, minute=0, second=0, microsecond=0)
+    peak, peak_known = await peaks.of(engine)
     return Overview(
         at=now.at,
         window=window,
@@ -141,7 +146,8 @@ async def overview(engine: Engine, window: str, peaks: Peaks) -> Overview:
         leader=now.leader,
         workers=now.workers,
         attention=await attention(engine, now.at, now.leader, now.workers),
-        peak=await peaks.of(engine),
+        peak=peak,
+        peak_known=peak_known,
     )
 
 
@@ -153,4 +159,6 @@ async def _peak(engine: Engine) -> Peak | None:
     for at, count in ahead.minutes:
         hours[min(max(int((at - ahead.begins_at) / _HOUR), 0), PEAK_HOURS - 1)] += count
     at, executions = max(ahead.minutes, key=lambda minute: minute[1])
-    return Peak(at, executions, hours, ahead.complete_until, ahead.estimated)
+    return Peak(
+        at, executions, hours, ahead.complete_until, ahead.estimated, ahead.capacity.executions
+    )
