@@ -826,10 +826,10 @@ def test_executions_are_filtered_by_reason_queue_and_time(watched: Watched) -> N
     expect(rows.filter(has_not_text="resize-now")).to_have_count(0)
     expect(rows).to_have_count(1)
     page.get_by_role("link", name="Yesterday").click()
-    expect(page.get_by_text("No execution that was created in this time matches.")).to_be_visible()
+    expect(page.get_by_text("No executions created in this period match.")).to_be_visible()
     page.get_by_role("link", name="Any time").click()
     page.get_by_label("Tenant").select_option("gamma")
-    expect(page.get_by_text("No execution matches.")).to_be_visible()
+    expect(page.get_by_text("No executions match.")).to_be_visible()
     assert watched.problems() == []
 
 
