@@ -10,6 +10,7 @@ seen and refuses to use a server with a lower one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
@@ -23,6 +24,7 @@ from hourbell.store.function_set import Connection as BuildConnection
 
 OLDEST_VERSION = 15
 COMMAND_TIMEOUT_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0  # how long a connection in use may delay the end of its pool
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
@@ -145,9 +147,10 @@ class Database:
         return cls(pool, dsn, pooled, timeout_seconds)
 
     async def close(self) -> None:
-        """Close all connections; terminate them if one does not respond."""
+        """Close all connections; terminate them if one does not respond or is not released."""
         try:
-            await self._pool.close()
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._pool.close()
         except (*_TEMPORARY, asyncpg.PostgresError):
             self._pool.terminate()
 

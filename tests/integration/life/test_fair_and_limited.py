@@ -302,13 +302,13 @@ async def test_a_rate_holds_while_schedulers_and_workers_are_killed(
     starts = sorted(row["at"].timestamp() for row in rows)
     assert len(starts) >= 600
     # n starts between two moments: level(n) = n - rate * t never rises by more than the burst. A start is noted some
-    # milliseconds after its claim.
+    # milliseconds after its claim, on a busy machine some tens of them. Twice the burst would still be too much.
     lowest, most = 0.0, 0.0
     for number, moment in enumerate(starts):
         level = number - rate * (moment - starts[0])
         lowest = min(lowest, level)
         most = max(most, level + 1 - lowest)
-    assert most <= burst + rate * 0.03
+    assert most <= burst + rate * 0.08
 
 
 # What is blocked.

@@ -33,6 +33,7 @@ from hourbell.failpoints import barrier
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, Overloaded
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, JobStatus
+from hourbell.store.database import Database
 from hourbell.store.function_set import connect
 from hourbell.store.queries import queries
 from integration.life.children import child
@@ -528,3 +529,22 @@ async def test_a_change_with_nothing_to_do_waits_briefly_for_a_key_that_a_stoppe
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(Conflict):
                 await resume_job(still, job.job_id, Write(key="same"))
+
+
+async def test_a_connection_that_is_never_released_does_not_stop_the_end_of_its_pool(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hourbell.store.database._CLOSE_SECONDS", 0.2)
+    opened = await Database.open(database, 2)
+    forgotten = opened.connection()
+    connection = await forgotten.__aenter__()
+    process = connection.get_server_pid()
+    async with asyncio.timeout(30):
+        await opened.close()
+    async with open_engine(database) as engine:
+
+        async def has_ended() -> bool:
+            alive = "select exists (select from pg_stat_activity where pid = $1)"
+            return not await engine.database.value(alive, process)
+
+        await eventually(has_ended)
