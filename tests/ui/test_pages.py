@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Response, Route, expect, sync_playwright
 
 import services
 from conftest import in_database
@@ -1013,7 +1013,25 @@ def admin(browser: Browser, server: Server) -> str:
     page.get_by_role("link", name="Create the first key").click()
     page.get_by_role("button", name="New key").click()
     page.get_by_label("Name", exact=True).fill("admin of the tests")
-    page.get_by_role("button", name="Create").click()
+    # Before its owner is signed in, other reads are refused: they must not replace the page that shows the key.
+    signing_in: list[Route] = []
+    refused: list[Response] = []
+
+    def hold(route: Route) -> None:
+        signing_in.append(route)
+
+    page.route("**/api/v1/session", hold)
+    page.on("response", lambda answer: refused.append(answer) if answer.status == 401 else None)
+    with page.expect_request("**/api/v1/session"):
+        page.get_by_role("button", name="Create").click()
+
+    def is_refused() -> bool:
+        page.evaluate("window.dispatchEvent(new Event('visibilitychange'))")  # reads again
+        page.wait_for_timeout(50)
+        return any(answer.url.endswith("/api/v1/me") for answer in refused)
+
+    eventually(is_refused)
+    signing_in[0].continue_()
     made = page.get_by_role("region", name="Key", exact=True).inner_text().strip()
     assert server.ask("GET", "/api/v1/me", key=made)["role"] == "admin"
     page.get_by_role("button", name="I have stored it").click()

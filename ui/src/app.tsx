@@ -4,7 +4,7 @@ import { Component, lazy, Suspense, useEffect, type ReactNode } from "react";
 import { Route, Router, Switch, useLocation } from "wouter";
 
 import { ApiProblem, get } from "./api/client";
-import { MeContext } from "./api/hooks";
+import { isPageHeld, MeContext } from "./api/hooks";
 import type { Me } from "./api/types";
 import { mayLeave } from "./lib/leave";
 import { connect, disconnect } from "./lib/live";
@@ -65,7 +65,7 @@ function Frame() {
     else disconnect();
   }, [client, signedIn, live]);
 
-  if (me.error?.status === 401) return <SignIn signedIn={() => client.resetQueries()} />;
+  if (me.error?.status === 401 && !isPageHeld()) return <SignIn signedIn={() => client.resetQueries()} />;
   if (!me.data) {
     if (!me.error) return <Loading rows={3} />;
     return (

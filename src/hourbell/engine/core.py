@@ -87,7 +87,7 @@ class Engine:
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
-        # While another transaction inserts the same name; None: no timeout of its own.
+        # How long to wait while another transaction inserts the same name; None: the default.
         self._lock_timeout_ms: int | None = None
         # Requests whose jobs are created in one statement.
         self.create_groups: GroupExecutor[Any, Any] = GroupExecutor()

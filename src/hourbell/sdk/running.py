@@ -306,6 +306,7 @@ class AppRunner:
             lambda: call_of(task.name, payload, run, worker.begin(number, run.timeout_seconds)),
             partial(self._answer, run.claimed),
             lambda: self.is_stopping,
+            task.options.max_calls,
         )
 
     async def _answer(self, claimed: Claimed, question: Question) -> Any:

@@ -71,7 +71,7 @@ class Claimer:
     async def run(self) -> None:
         """Claim until the worker is stopped."""
         backoff = BackoffTimer()
-        has_gathered = False  # free slots, before the next claim
+        has_gathered = False  # it has waited for more free slots before the next claim
         while not self._stopping.is_set():
             self._counts.flush()
             session = self._session.current
@@ -107,9 +107,11 @@ class Claimer:
                 self._runners.wake()
             self._session.answered_claim, self._number = self._number, 0
             self._is_more_ready = len(claimed) == limit
+            if self._is_notified:
+                continue  # the gate is run after a claim that is not full, or when its time has come
             if self._is_more_ready:
-                self._gate_at = time.monotonic() + GATE_SECONDS
-            elif not self._is_notified:
+                self._gate_at = time.monotonic() + GATE_SECONDS  # enough is ready without the gate
+            else:
                 await self._executions.wait(POLL_SECONDS)
 
     async def _claim(self, session: Session, free: int, limit: int) -> Sequence[Claimed]:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
-Runner = asyncio.Task[None]  # of this pool; an `ActionRunner` performs the action that it awaits
+Runner = asyncio.Task[None]  # a task of this pool, which awaits an `ActionRunner`
 
 
 class _OtherWorkers:
-    """Fails actions that this worker does not serve: the job was changed after it was ready."""
+    """Fails actions that this worker does not serve: the job was changed after its run was ready."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
         kind = type(action).__name__.removesuffix("Action").upper()

@@ -93,8 +93,10 @@ async def test_a_process_is_replaced_after_max_calls(one: None) -> None:
     # It counts the calls of all tasks, and is the limit of this one.
     assert await (await pid_of_call.enqueue()).result(20) == pids[4]
     assert await (await pid_of_call.enqueue()).result(20) == pids[4]
-    assert await (await pid_of_one_of_two_calls.enqueue()).result(20) == pids[4]
-    assert await (await pid_of_call.enqueue()).result(20) != pids[4]
+    last = await (await pid_of_one_of_two_calls.enqueue()).result(20)
+    assert last != pids[4]
+    assert await (await pid_of_call.enqueue()).result(20) == last
+    assert not is_alive(pids[4])
 
 
 async def test_a_process_that_dies_takes_only_its_own_execution_with_it(

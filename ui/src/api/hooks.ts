@@ -79,6 +79,17 @@ export function useAct(): Acting {
   return { act, busy, problem, reset: () => setProblem(null) };
 }
 
+let pageIsHeld = false;
+
+/** Whether the sign-in page must not replace the present one, which is about to show a key that is shown only once. */
+export function isPageHeld(): boolean {
+  return pageIsHeld;
+}
+
+export function holdPage(hold: boolean): void {
+  pageIsHeld = hold;
+}
+
 export const MeContext = createContext<Me | null>(null);
 
 export function useMe(): Me | null {

@@ -1,9 +1,10 @@
 // Monitors, the audit trail, secrets and keys.
+import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 
 import { call } from "../api/client";
-import { useAct, useApi, useCan, useMe } from "../api/hooks";
+import { holdPage, useAct, useApi, useCan, useMe } from "../api/hooks";
 import type { AuditEntry, Key, MadeKey, Monitor, Page, Secret } from "../api/types";
 import { useParams } from "../lib/url";
 import { Button, Can, Code, Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
@@ -192,6 +193,7 @@ const ROLES: [string, string][] = [
 ];
 
 export function Keys() {
+  const client = useQueryClient();
   const [params] = useParams();
   const me = useMe();
   const can = useCan();
@@ -221,13 +223,21 @@ export function Keys() {
   ];
   async function make() {
     const body = { name: form.name, role: form.role, ...(form.tenant ? { tenant_id: form.tenant } : {}) };
-    await act("POST", "/api/v1/keys", { body }, async (value) => {
-      const key = value as MadeKey;
-      setMade(key);
-      setMaking(false);
-      // The first key closes the server. Without a session the sign-in page would replace this one, and the key on it.
-      if (!me?.requires_keys && key.key && key.role !== "worker") await call("POST", "/api/v1/session", { body: { api_key: key.key } });
-    });
+    // The first key closes the server: until there is a session, any other read is answered with 401.
+    holdPage(!me?.requires_keys);
+    try {
+      await act("POST", "/api/v1/keys", { body }, async (value) => {
+        const key = value as MadeKey;
+        setMade(key);
+        setMaking(false);
+        if (!me?.requires_keys && key.key && key.role !== "worker") {
+          await call("POST", "/api/v1/session", { body: { api_key: key.key } });
+          await client.refetchQueries({ queryKey: ["/api/v1/me"] });
+        }
+      });
+    } finally {
+      holdPage(false);
+    }
   }
   async function revoke(key: Key) {
     await act("DELETE", `/api/v1/keys/${key.key_id}`);

@@ -89,7 +89,7 @@ class Share(msgspec.Struct, frozen=True):
 async def activity(
     engine: Engine, window: str, now: datetime, running: Mapping[datetime, int]
 ) -> Activity:
-    """What happened in the window until now. `running`: those that run, by the minute of their start.
+    """What happened in the window until now. `running`: executions, by the minute of their start.
 
     Within a scope only the starts of that tenant are counted.
     """

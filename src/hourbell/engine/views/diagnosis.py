@@ -283,8 +283,8 @@ def _schedules(state: State) -> Finding:
         "schedules",
         not refused,
         f"not applied: {' '.join(refused)}" if refused else "every schedule in code is applied",
-        "Its job does not exist, or is as it was declared before. Correct the declaration, or what it "
-        "names. It is tried again every minute.",
+        "The job of such a schedule does not exist, or has its earlier declaration. Correct the "
+        "declaration, or what it names. It is tried again every minute.",
         Level.FAILURE,
     )
 

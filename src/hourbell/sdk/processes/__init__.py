@@ -1,8 +1,8 @@
 """Tasks that run in their own processes: `@app.task(process=True)`.
 
-        pool.py       in the worker: starts processes, gives each one call at a time, and kills them
-        child.py      the program of such a process: imports the app once and runs calls
-        messages.py   what they send each other
+    pool.py       in the worker: starts processes, gives each one call at a time, and kills them
+    child.py      the program of such a process: imports the app once and runs calls
+    messages.py   what they send each other
 
 A process is started as a new interpreter, never by fork, because the worker has threads and sockets.
 It receives the name of a task and a payload, never a function. It is reused for the next call, so

@@ -33,9 +33,8 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
     task: str
     payload: bytes  # JSON
-    claimed: Sequence[
-        Any
-    ]  # the fields of Claimed, whose spec has a type that msgpack does not know
+    # The fields of Claimed, whose spec has a type that msgpack does not know.
+    claimed: Sequence[Any]
     timeout_seconds: float
     checkpoint: bytes  # from an earlier run, as JSON; empty: none
     traceparent: str | None = None  # the span of the attempt; None: the worker has no traces

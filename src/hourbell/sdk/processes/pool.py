@@ -116,6 +116,10 @@ class Process:
             return f"killed by {signal.Signals(-code).name}"
         return f"it exited with status {code}"
 
+    def may_call(self, max_calls: int | None) -> bool:
+        """Whether it has made fewer calls than this; None: as many as there are."""
+        return max_calls is None or self.calls < max_calls
+
     async def call(self, call: Call, answer: Answering) -> Ended:
         """Run a call; raises ProcessDied, or _NotStarted if the process was already dead."""
         has_begun = False
@@ -204,18 +208,19 @@ class ProcessPool:
         call: Callable[[], Call],
         answer: Answering,
         is_last_moment: Callable[[], bool],
+        max_calls: int | None,
     ) -> Any:
         """Run a call when a process is free; `call` is invoked when it can start.
 
+        A process that has made `max_calls` calls, of any tasks, does not run it, and is replaced.
         Raises what the function raised, as far as it can be reconstructed, or ProcessDied. On
         cancellation, the function is interrupted and its process killed before this returns.
         """
         async with self._places:
             while True:
-                process = await self._process()
+                process = await self._process(max_calls)
                 try:
-                    made = call()
-                    ended = await process.call(made, answer)
+                    ended = await process.call(call(), answer)
                 except _NotStarted:
                     self._forget(process)
                     continue
@@ -228,12 +233,10 @@ class ProcessPool:
                     self._all.discard(process)
                     await process.kill()
                     raise
-                limit = self._app.tasks[made.task].options.max_calls
-                if limit is None or process.calls < limit:
+                if process.may_call(max_calls):
                     self._idle.append(process)
                 else:
-                    self._all.discard(process)
-                    await _whatever_happens(process.kill())
+                    await self._retire(process)
                 return _result(ended)
 
     def report(self) -> None:
@@ -253,12 +256,20 @@ class ProcessPool:
         self._all.discard(process)
         process.destroy()
 
-    async def _process(self) -> Process:
+    async def _retire(self, process: Process) -> None:
+        """End a process that has made its calls."""
+        self._all.discard(process)
+        await _whatever_happens(process.kill())
+
+    async def _process(self, max_calls: int | None) -> Process:
         while self._idle:
             process = self._idle.pop()
-            if process.is_alive:
+            if not process.is_alive:
+                self._forget(process)
+            elif process.may_call(max_calls):
                 return process
-            self._forget(process)
+            else:
+                await self._retire(process)
         if self._start is None:
             self._start = start_of(self._app, self._worker)
         process = await Process.start(self._start)

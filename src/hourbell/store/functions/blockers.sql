@@ -38,7 +38,7 @@ return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_
   or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_tenant() and l.key = e.tenant)
   or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = e.target);
 
--- Whether a limit applies to any of these rows. Even where limits exist, they often apply to none of a pass.
+-- Whether a limit applies to any of these rows. Even where limits exist, they often apply to no row of a pass.
 create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns boolean
 language sql stable set plan = lookups_unsorted as $$
   select exists (

@@ -252,8 +252,9 @@ end $$;
 -- slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
 create or replace function hourbell.shares_of_lines(p_queues smallint[], p_tasks int[], p_priority smallint, p_room int)
 returns int[]
-language sql stable as $$
-  select array(
+language plpgsql stable as $$
+begin
+  return array(
     select coalesce(sum(least(t.n, p_room - t.before)), 0) from unnest(p_queues) with ordinality as l(queue, pos)
     left join (
       select l.pos, r.n, sum(r.n) over (order by r.tag - v.v, l.pos rows unbounded preceding) - r.n as before
@@ -269,8 +270,8 @@ language sql stable as $$
         (select tag, cardinality(ids) from hourbell.ready as r
          where r.queue = l.queue and r.priority = p_priority and r.task = l.task and (r.task, r.tag) >= (l.task, v.v)
          order by r.task, r.tag limit p_room)) as r) as t on t.pos = l.pos and t.before < p_room
-    group by l.pos order by l.pos)
-$$;
+    group by l.pos order by l.pos);
+end $$;
 
 -- Makes those of p_limited ready again that a rate limit does not let start now; p_tags and p_generations are theirs. If
 -- nothing of p_popped can start now, the first one stays: it waits. Returns what was put back.

@@ -65,8 +65,8 @@ begin
     if p_ids is null then return; end if;
   end if;
 
-  -- The documents are read once, straight from their array: copying them with the rows below takes longer than inserting
-  -- them.
+  -- The documents are read once, straight from their array, and inserted in the order of their ids. The series has one
+  -- row, but the planner expects a thousand, so it hashes the settings and not the documents.
   insert into hourbell.executions
     (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
      target, key, key_limit, notifies)
@@ -77,7 +77,8 @@ begin
     select id, tenant, settings, coalesce(p_at, timestamptz 'epoch' + instant * interval '1 microsecond') as at, spec
     from (
       select unnest(p_ids) as id, unnest(p_job_tenants) as tenant, unnest(p_settings) as settings,
-        unnest(p_instants) as instant, unnest(p_specs) as spec) as n) as n
+        unnest(p_instants) as instant, unnest(p_specs) as spec
+      from generate_series(1, least(cardinality(p_ids), 1))) as n) as n
   join json_to_recordset(p_run_settings) as s(
     k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int, finish_seconds int,
     key bigint, key_limit int, notifies smallint, head text, tail text) on s.k = n.settings;

@@ -35,7 +35,7 @@ begin
       next_day := least(day + p_span, (select min(p.first) from hourbell.partitions() as p where p.first > day));
       days := to_char(day, 'YYYYMMDD') || '_' || to_char(next_day, 'YYYYMMDD');
       begin
-        -- Rows are only added, so the statistics of a partition change slowly: analyze it when it has doubled.
+        -- Most rows are inserted and never change, so statistics change slowly: analyze a partition when it has doubled.
         execute format(
           'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s)'
           ' with (fillfactor = 90, autovacuum_analyze_scale_factor = 1)',

@@ -76,7 +76,7 @@ async def resolve_available(
     key_owner: str | None = None,
     max_problems: int | None = None,
 ) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
-    """Resolve the names of rows; by job id, why those of some rows are unavailable.
+    """Resolve the names of rows. Rows with an unavailable name stay unresolved: why, by job id.
 
     A name is unavailable if it must not be created, or if another transaction is inserting it.
     `max_problems`: the number of problems reported individually; see `_unavailable`.
