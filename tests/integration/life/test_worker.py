@@ -24,6 +24,7 @@ from hourbell.failpoints import barrier, configure
 from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import TaskAction
 from hourbell.model.limits import QueueSettings, RateLimit
+from hourbell.worker import claimer
 from hourbell.worker.runtime import Worker, WorkerSettings
 from integration.life.support import (
     PATIENCE_SECONDS,
@@ -128,6 +129,42 @@ async def test_a_worker_renews_its_session_three_times_a_lease(database: str) ->
     gaps = sorted(later - earlier for earlier, later in pairwise(beats))
     assert gaps[0] > 0.49
     assert gaps[len(gaps) // 2] < 0.9
+
+
+@pytest.mark.parametrize(("gate_seconds", "passes"), [(60.0, range(1, 2)), (0.1, range(3, 100))])
+async def test_a_notified_worker_with_full_claims_runs_the_gate_only_when_its_time_has_come(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, gate_seconds: float, passes: range
+) -> None:
+    monkeypatch.setattr(claimer, "GATE_SECONDS", gate_seconds)
+    calls: list[str] = []
+
+    class Counted(PostgresDispatch):
+        async def admit(self) -> bool:
+            calls.append("gate")
+            return await super().admit()
+
+        async def claim(
+            self, session: Session, number: int, limit: int, *rest: Any
+        ) -> list[Claimed]:
+            worker.wake()  # something has fallen due
+            claimed = await super().claim(session, number, limit, *rest)
+            calls.append("full" if len(claimed) == limit else "not full")
+            return claimed
+
+    async def pause(*_: object) -> None:
+        await asyncio.sleep(0.01)
+
+    for _ in range(100):
+        await create(engine, one_time("work"))
+    await admit_all(engine)
+    settings = WorkerSettings(name="full", slots=2)
+    worker = Worker(Counted(engine), {TaskAction: Handlers({"work": pause})}, settings)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: _async(calls.count("full") >= 30))
+    worker.stop()
+    await running
+    while_full = calls[: (*calls, "not full").index("not full")]
+    assert while_full.count("gate") in passes
 
 
 async def test_a_worker_whose_lease_may_have_run_out_starts_nothing(engine: Engine) -> None:
