@@ -878,10 +878,30 @@ MUTANTS = [
     Mutant(
         "sweep_dropped",
         ADMIT,
-        "if sweeping or swept <= p_now - interval '1 second' or swept > p_now then",
+        "if sweeping or swept <= p_now - hourbell.sweep_interval() or swept > p_now then",
         "if sweeping then",
         (f"{GATE_TEST}::test_what_is_committed_with_a_time_long_past_is_found",),
         "What is committed below the gate's mark is found by a sweep.",
+    ),
+    Mutant(
+        "sweep_every_second",
+        ADMIT,
+        "return interval '1 second' * least(10, 1 + (",
+        "return interval '1 second' * least(1, 1 + (",
+        (
+            f"{GATE_TEST}::test_what_a_long_transaction_keeps_from_vacuum_is_scanned_seldom_and_once",
+        ),
+        "A long transaction elsewhere does not make every second a scan of all that was admitted.",
+    ),
+    Mutant(
+        "sweep_scans_twice",
+        ADMIT,
+        "  mark_from := scan_from;\n",
+        "  mark_from := array_fill('-infinity'::timestamptz, array[16]);\n",
+        (
+            f"{GATE_TEST}::test_what_a_long_transaction_keeps_from_vacuum_is_scanned_seldom_and_once",
+        ),
+        "A pass finds the first row that remains without scanning past all that is gone.",
     ),
     Mutant(
         "admitted_early",

@@ -1,7 +1,7 @@
 """The gate: one pass at a time, everything once; and overlap, which it decides."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -111,6 +111,42 @@ async def test_what_is_committed_with_a_time_long_past_is_found(still: Engine) -
     await travel(still, at("10:00:33"))
     await admit_all(still)
     assert await place_of(still, job.job_id) == ["ready"]
+
+
+DEAD = 120_000  # enough for a sweep every three seconds
+
+
+async def test_what_a_long_transaction_keeps_from_vacuum_is_scanned_seldom_and_once(
+    still: Engine,
+) -> None:
+    await admit_all(still)
+    async with in_transaction(still) as holder, still.database.connection() as connection:
+        await holder.database.value("select pg_current_xact_id()::text")
+        await connection.execute("vacuum hourbell.due, hourbell.due_slabs")
+        await connection.execute(
+            "insert into hourbell.due_slabs (run_at, slab, queue, priority, flags, target, ids, tenants)"
+            " select $1, n, 1, 2, 0, -1, '{1}', '{1}' from generate_series(1, $2::int) as n",
+            at("10:00:00"),
+            DEAD,
+        )
+        await connection.execute("delete from hourbell.due_slabs")
+        await connection.execute("vacuum hourbell.due_slabs")  # which counts what it must leave
+
+        sweep = at("10:01")
+        assert DEAD <= await scanned_by_a_pass(still, sweep) < 1.5 * DEAD
+        assert await scanned_by_a_pass(still, sweep + timedelta(seconds=2.9)) == 0
+        assert await scanned_by_a_pass(still, sweep + timedelta(seconds=3)) >= DEAD
+    async with still.database.connection() as connection:
+        await connection.execute("vacuum hourbell.due_slabs")  # the next test has the same tables
+
+
+async def scanned_by_a_pass(engine: Engine, moment: datetime) -> int:
+    """How many entries of the index of due slabs a pass at this moment visits."""
+    read = "select pg_stat_get_xact_tuples_returned('hourbell.due_slabs_by_tier'::regclass)"
+    await travel(engine, moment)
+    async with in_transaction(engine) as own:
+        await own.database.value("select hourbell.admit($1, 4000, '1 hour')::text", moment)
+        return int(await own.database.value(read))
 
 
 async def test_the_smallest_passes_come_to_an_end_too(still: Engine) -> None:

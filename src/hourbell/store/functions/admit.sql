@@ -41,6 +41,7 @@ declare
   limited int;  -- rows of this priority that a limit applies to
   -- The newest row of `due_marks` of each tier; index 1 is tier 0.
   scan_from timestamptz[];  -- nothing is due in the tier before this
+  mark_from timestamptz[];  -- nothing remains in the tier before this; unlike scan_from, not reset by a sweep
   marks tid[];
   mostly_limited boolean[];
   swept timestamptz;
@@ -97,8 +98,9 @@ begin
   if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing may wait for the old time
     update hourbell.gate_wakeups set at = p_now where at > p_now;
   end if;
+  mark_from := scan_from;
   -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
-  if sweeping or swept <= p_now - interval '1 second' or swept > p_now then
+  if sweeping or swept <= p_now - hourbell.sweep_interval() or swept > p_now then
     sweeping := true; swept := p_now; scan_from := array_fill('-infinity'::timestamptz, array[16]);
   end if;
   upper_tiers := array(
@@ -133,11 +135,13 @@ begin
         returning due)
       select array_agg(due order by (due).run_at, (due).id) into taken from gone;
       oldest := least(oldest, (taken[1]).run_at);
+      mark_from[tiers[k] + 1] := least(coalesce(mark_from[tiers[k] + 1], '-infinity'), (taken[1]).run_at);
       if k = 1 then rows := taken; else rows := rows || taken; end if;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
       share := greatest(least(share, budget - in_slabs - budget / 8 * (cardinality(tiers) - k)), budget / 8, 1);
       taken_slabs := hourbell.take_due_slabs(tiers[k], coalesce(scan_from[tiers[k] + 1], '-infinity'), p_now, share);
+      mark_from[tiers[k] + 1] := least(mark_from[tiers[k] + 1], (taken_slabs.slabs[1]).run_at);
       slabs := slabs || taken_slabs.slabs;
       in_slabs := in_slabs + taken_slabs.executions;
       more := more or taken_slabs.more;
@@ -166,10 +170,10 @@ begin
       insert into hourbell.due_marks (tier, due_from, swept_at, mostly_limited, pass)
       select tier, least(
           (select run_at from hourbell.due as d
-           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= mark_from[tier + 1]
            order by d.run_at limit 1),
           (select run_at from hourbell.due_slabs as d
-           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= mark_from[tier + 1]
            order by d.run_at limit 1),
           p_now - interval '250 milliseconds'),
         swept,
@@ -184,6 +188,13 @@ begin
   -- the last passes, and the next ones repeat them (docs/decisions/0021-passes-do-not-wait.md).
   if hourbell.ended() is null then perform set_config('synchronous_commit', 'off', true); end if;
 end $$;
+
+-- How often a pass scans from the very beginning. While a long transaction keeps vacuum from removing rows, such a scan
+-- visits all that were admitted since, so it becomes rarer: every 3 seconds with 100,000 of them, every 10 at the least.
+create or replace function hourbell.sweep_interval() returns interval
+language sql stable
+return interval '1 second' * least(10, 1 + (
+  pg_stat_get_dead_tuples('hourbell.due'::regclass) + pg_stat_get_dead_tuples('hourbell.due_slabs'::regclass)) / 50000);
 
 -- Decides on due executions of one priority: ready, parked or skipped. Returns how many proceeded without any limit.
 create or replace function hourbell.admit_rows(
@@ -352,6 +363,7 @@ begin
     exit when taken is null;
     slabs := slabs || taken; executions := executions + n;
     exit when not more or executions >= p_limit;
+    p_from := (taken[cardinality(taken)]).run_at;  -- all before it were taken, or are locked
     -- The next may be larger than these.
     wanted := least(
       ceil((p_limit - executions) * cardinality(slabs)::float8 / greatest(executions, 1)), 2 * cardinality(slabs));
