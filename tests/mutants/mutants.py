@@ -993,8 +993,8 @@ MUTANTS = [
     Mutant(
         "due_announced_as_ready",
         CORE,
-        "payload = DUE if DUE in self._requested else READY",
-        "payload = READY if READY in self._requested else DUE",
+        "return DUE if DUE in payloads else READY",
+        "return READY if READY in payloads else DUE",
         (
             f"{WAKE_UPS_TEST}::test_of_announcements_that_are_combined_the_one_that_means_more_work_is_sent",
         ),

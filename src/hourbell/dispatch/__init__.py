@@ -78,8 +78,8 @@ class Dispatch(Protocol):
         manifest declares is in effect as long as the session lives.
         """
 
-    async def admit(self) -> bool:
-        """Run a pass of the gate and announce what it made ready.
+    async def admit(self, session: Session | None = None) -> bool:
+        """Run a pass of the gate and announce what it made ready to all but `session`, which claims.
 
         False: another pass was running, and this one did nothing.
         """

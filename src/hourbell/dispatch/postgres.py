@@ -84,10 +84,10 @@ class PostgresDispatch:
             log.error("schedules not reconciled", app=manifest.app, exc_info=error)
         return Session(row["id"], row["token"])
 
-    async def admit(self) -> bool:
+    async def admit(self, session: Session | None = None) -> bool:
         passed = await admit(self._engine)
-        if passed.examined:
-            self._engine.announce_ready()  # workers of other processes may wait for it
+        if passed.examined:  # workers of other processes may wait for it
+            self._engine.announce_ready(None if session is None else session.id)
         return not passed.busy
 
     async def claim(

@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
 # The payloads of notifications:
 DUE = ""  # something may be due: run a pass of the gate, then claim
-READY = "ready"  # a pass has made something ready: claim
+READY = "ready"  # a pass has made something ready: claim. Followed by the session that ran it, if one did
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,9 +246,12 @@ class Engine:
         """
         self._announcer.announce(DUE)
 
-    def announce_ready(self) -> None:
-        """Notify workers that a pass has made executions ready: they claim without another pass."""
-        self._announcer.announce(READY)
+    def announce_ready(self, by_session: int | None = None) -> None:
+        """Notify workers that a pass has made executions ready: they claim without another pass.
+
+        `by_session`: the session whose worker ran the pass. It claims anyway, and ignores this.
+        """
+        self._announcer.announce(READY if by_session is None else f"{READY} {by_session}")
 
     async def _ensure(
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
@@ -300,8 +303,15 @@ class _Announcer:
         while self._requested:
             await asyncio.sleep(0)  # commits in the same loop iteration share one notification
             # Cleared before sending: a later commit needs a notification of its own.
-            payload = DUE if DUE in self._requested else READY
+            payload = _combined(self._requested)
             self._requested.clear()
             with contextlib.suppress(StoreUnavailable):
                 async with committing("announce.before_commit", "announce.after_commit"):
                     await self._database.value("select pg_notify($1, $2)", CHANNEL, payload)
+
+
+def _combined(payloads: Collection[str]) -> str:
+    """The one payload that has the effect of all of them."""
+    if len(payloads) == 1:
+        return next(iter(payloads))
+    return DUE if DUE in payloads else READY

@@ -56,7 +56,8 @@ class Claimer:
         self._is_traced = is_traced
         self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
         self._gate_at = 0.0  # when to run the gate next; monotonic
-        self._is_notified = False  # run it before the next claim, unless more is ready
+        self._is_notified = False  # claim
+        self._is_due = False  # run it before the next claim, unless more is ready
         self._is_more_ready = False  # the last claim was full: it can be repeated without the gate
         # The claim without an answer yet; 0: none.
         self._number = 0
@@ -65,7 +66,8 @@ class Claimer:
 
     def notify(self, is_due: bool) -> None:
         """Claim now. `is_due`: run the gate first, because an execution may have fallen due."""
-        self._is_notified = self._is_notified or is_due
+        self._is_notified = True
+        self._is_due = self._is_due or is_due
         self._executions.changed.set()
 
     async def run(self) -> None:
@@ -85,9 +87,11 @@ class Claimer:
                 continue
             has_gathered = False
             limit = min(free, _MAX_PER_CLAIM)
+            reserved = max(self._settings.critical_slots - (free - limit), 0)
+            self._is_notified = False
             began_ns = epoch_ns() if self._is_traced else 0
             try:
-                claimed = await self._claim(session, free, limit)
+                claimed = await self._claim(session, limit, reserved)
             except SessionLost:
                 self._session.lose(session)
                 continue
@@ -107,29 +111,46 @@ class Claimer:
                 self._runners.wake()
             self._session.answered_claim, self._number = self._number, 0
             self._is_more_ready = len(claimed) == limit
-            if self._is_notified:
+            if self._is_due:
                 continue  # the gate is run after a claim that is not full, or when its time has come
             if self._is_more_ready:
                 self._gate_at = time.monotonic() + GATE_SECONDS  # enough is ready without the gate
+            elif len(claimed) >= limit - reserved:
+                await self._executions.wait(POLL_SECONDS)  # for a slot that is not reserved
             else:
-                await self._executions.wait(POLL_SECONDS)
+                await self._wait_for_notification()
 
-    async def _claim(self, session: Session, free: int, limit: int) -> Sequence[Claimed]:
+    async def _wait_for_notification(self) -> None:
+        """Wait until something may be ready, at most POLL_SECONDS.
+
+        The last claim took all that was ready, so a freed slot is no reason for another one. But a
+        session in quarantine gets nothing until it holds nothing.
+        """
+        session, poll_at = self._session.current, time.monotonic() + POLL_SECONDS
+        held_some = len(self._executions) > 0
+        while not (self._is_notified or self._stopping.is_set()):
+            left = poll_at - time.monotonic()
+            if left <= 0 or self._session.current is not session:
+                return
+            if held_some and not len(self._executions):
+                return
+            await self._executions.wait(left)
+
+    async def _claim(self, session: Session, limit: int, reserved: int) -> Sequence[Claimed]:
         if not self._number or session is not self._claim_session:
             self._session.last_claim += 1
             self._number, self._is_repeated = self._session.last_claim, False
             self._claim_session = session
             self._low_share_due = self._low_share_due % 1 + self._settings.low_share
-        is_due = self._is_notified and not self._is_more_ready
-        if is_due or time.monotonic() > self._gate_at:
-            self._is_notified = False
+        if (self._is_due and not self._is_more_ready) or time.monotonic() > self._gate_at:
+            self._is_due = False
             self._gate_at = time.monotonic() + GATE_SECONDS
-            await self._dispatch.admit()
+            await self._dispatch.admit(session)
         return await self._dispatch.claim(
             session,
             self._number,
             limit,
             self._is_repeated,
-            max(self._settings.critical_slots - (free - limit), 0),
+            reserved,
             self._low_share_due >= 1,
         )

@@ -155,7 +155,10 @@ class Worker:
 
     def wake(self, payload: str = "") -> None:
         """Claim now: an execution may have fallen due, or (READY) has become ready."""
-        self._claimer.notify(is_due=payload != READY)
+        kind, _, by_session = payload.partition(" ")
+        session = self._session.current
+        if session is None or by_session != str(session.id):  # what this worker announced itself
+            self._claimer.notify(is_due=kind != READY)
 
     def stop(self) -> None:
         """Drain: start nothing more, let running executions finish, release the rest."""

@@ -119,6 +119,27 @@ async def test_of_announcements_that_are_combined_the_one_that_means_more_work_i
     assert heard == [READY, ""]
 
 
+async def test_what_a_session_has_made_ready_is_announced_with_its_number_unless_others_did_too(
+    engine: Engine,
+):
+    heard: list[str] = []
+
+    async def heard_twice() -> bool:
+        return len(heard) == 2
+
+    listener = await engine.database.listen(CHANNEL, heard.append)
+    try:
+        with barrier("announce.after_commit") as hold:
+            engine.announce_ready(7)
+            await hold.reached()
+            engine.announce_ready(7)
+            engine.announce_ready()
+        await eventually(heard_twice)
+    finally:
+        await listener.close()
+    assert heard == [f"{READY} 7", READY]
+
+
 async def test_no_wake_up_is_lost_beside_a_scheduler_and_a_worker_that_pass_the_gate_too(
     api: Client, engine: Engine, remote: RemoteWorkers
 ):

@@ -243,7 +243,8 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
     second = timedelta(seconds=1)
     async with load(database) as enqueued:
         first = await fleet.start(1, count=WORKERS)
-        await ran_as(folder, "old", 1)
+        for key in ("tick", "pulse", "old"):
+            await ran_as(folder, key, 1)
         (new,) = await fleet.start(2)
         await first[0].stop()
         await ran_as(folder, "tick", 2)
@@ -252,12 +253,15 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
         assert not await is_unwanted(engine, "old")  # three workers still declare it
         deployed = [new, *await fleet.replace(first[1:], 2)]
         await pass_the_grace(engine, "old")
-        await ran_as(folder, "new", 2)
+        for key in ("pulse", "new"):
+            await ran_as(folder, key, 2)
         rolled_back = await fleet.replace(deployed, 1)
         await pass_the_grace(engine, "new")
 
         async def is_back() -> bool:
-            return await is_active(engine, "old") and ran(folder, "tick")[-1][1] == 1
+            return await is_active(engine, "old") and all(
+                ran(folder, key)[-1][1] == 1 for key in ("tick", "pulse")
+            )
 
         await eventually(is_back, PATIENCE_SECONDS)
 

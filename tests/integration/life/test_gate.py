@@ -113,6 +113,26 @@ async def test_what_is_committed_with_a_time_long_past_is_found(still: Engine) -
     assert await place_of(still, job.job_id) == ["ready"]
 
 
+async def test_what_is_committed_within_a_second_of_its_time_is_found_without_a_sweep(
+    still: Engine,
+) -> None:
+    swept, tenth = at("10:00:10"), timedelta(seconds=0.1)
+    await travel(still, swept)
+    await create(still, one_time())
+    await admit_all(still)  # a sweep, which also moves the mark
+    late, later = [
+        await create(still, one_time(schedule={"at": (swept - tenths * tenth).isoformat()}))
+        for tenths in (9, 11)
+    ]
+    await travel(still, swept + tenth)
+    await admit_all(still)
+    assert await place_of(still, late.job_id) == ["ready"]
+    assert await place_of(still, later.job_id) == ["due"]
+    await travel(still, swept + 10 * tenth)
+    await admit_all(still)
+    assert await place_of(still, later.job_id) == ["ready"]
+
+
 DEAD = 120_000  # enough for a sweep every three seconds
 
 

@@ -139,9 +139,9 @@ async def test_a_notified_worker_with_full_claims_runs_the_gate_only_when_its_ti
     calls: list[str] = []
 
     class Counted(PostgresDispatch):
-        async def admit(self) -> bool:
+        async def admit(self, session: Session | None = None) -> bool:
             calls.append("gate")
-            return await super().admit()
+            return await super().admit(session)
 
         async def claim(
             self, session: Session, number: int, limit: int, *rest: Any
@@ -165,6 +165,81 @@ async def test_a_notified_worker_with_full_claims_runs_the_gate_only_when_its_ti
     await running
     while_full = calls[: (*calls, "not full").index("not full")]
     assert while_full.count("gate") in passes
+
+
+class ClaimSizes(PostgresDispatch):
+    """Remembers how many executions each claim got."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.sizes: list[int] = []
+
+    async def claim(self, *args: Any) -> list[Claimed]:
+        claimed = await super().claim(*args)
+        self.sizes.append(len(claimed))
+        return claimed
+
+
+@asynccontextmanager
+async def claiming(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, work: Work, **settings: Any
+) -> AsyncIterator[tuple[Worker, list[int]]]:
+    """A worker that neither polls nor runs the gate by itself, and the sizes of its claims."""
+    monkeypatch.setattr(claimer, "POLL_SECONDS", 60.0)
+    monkeypatch.setattr(claimer, "GATE_SECONDS", 60.0)
+    dispatch = ClaimSizes(engine)
+    actions = {TaskAction: Handlers({"work": work.run})}
+    worker = Worker(dispatch, actions, WorkerSettings(name="claiming", **settings))
+    running = asyncio.create_task(worker.run())
+    yield worker, dispatch.sizes
+    work.let_go.set()
+    worker.stop()
+    await running
+
+
+async def test_a_worker_that_has_taken_all_that_is_ready_does_not_claim_for_freed_slots(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+    for _ in range(20):
+        await create(engine, one_time("work"))
+    await admit_all(engine)
+    async with claiming(engine, monkeypatch, work) as (worker, sizes):
+        await work.has_started(20)
+        work.let_go.set()
+        await eventually(lambda: _async(worker.held == 0 and len(sizes) > 1))
+        await create(engine, one_time("work"))
+        worker.wake()
+        await eventually(lambda: _async(len(work.finished) == 21))
+    # The second claim is made when it holds nothing, because it could have been in quarantine.
+    assert sizes[:3] == [20, 0, 1]
+
+
+async def test_a_worker_claims_for_a_freed_slot_if_the_others_are_reserved(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+    work.let_go.set()
+    for _ in range(6):
+        await create(engine, one_time("work"))
+    await admit_all(engine)
+    async with claiming(engine, monkeypatch, work, slots=4, critical_slots=2) as (_, sizes):
+        await eventually(lambda: _async(len(work.finished) == 6))
+    assert max(sizes) == 2
+
+
+async def test_a_worker_ignores_the_announcement_of_its_own_pass(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with claiming(engine, monkeypatch, Work()) as (worker, sizes):
+        await eventually(lambda: _async(sizes == [0]))
+        assert worker.session is not None
+        worker.wake(f"ready {worker.session.id}")
+        worker.wake(f"ready {worker.session.id}0")
+        await eventually(lambda: _async(len(sizes) > 1))
+        worker.wake("ready")
+        await eventually(lambda: _async(len(sizes) > 2))
+    assert sizes == [0, 0, 0]
 
 
 async def test_a_worker_whose_lease_may_have_run_out_starts_nothing(engine: Engine) -> None:

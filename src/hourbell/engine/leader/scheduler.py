@@ -103,7 +103,7 @@ class Scheduler:
 
     def wake(self, payload: str = "") -> None:
         """Run a pass now: an execution may have fallen due. Not after READY: a pass was just run."""
-        if payload != READY:
+        if not payload.startswith(READY):
             self._gate.wake()
 
     def makes_progress(self) -> bool:

@@ -46,8 +46,8 @@ declare
   mostly_limited boolean[];
   swept timestamptz;
   sweeping boolean;
-  upper_tiers int[];  -- tiers above level 0 that have due rows
-  tiers int[];  -- of this priority: that of level 0, and those of upper_tiers
+  due_tiers int[];  -- tiers that have due rows, or may
+  tiers int[];  -- those of this priority
   serving hourbell.sessions[];
   generation int;
   lowest_first boolean;
@@ -103,9 +103,11 @@ begin
   if sweeping or swept <= p_now - hourbell.sweep_interval() or swept > p_now then
     sweeping := true; swept := p_now; scan_from := array_fill('-infinity'::timestamptz, array[16]);
   end if;
-  upper_tiers := array(
-    select tier from generate_series(4, 15) as tier
-    where exists (
+  -- A sweep takes from all tiers of level 0 without looking before: it would visit dead rows twice.
+  due_tiers := array(
+    select tier from generate_series(0, 15) as tier
+    where sweeping and tier < 4
+      or exists (
         select from hourbell.due as d
         where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
           and d.run_at <= p_now offset 0)
@@ -115,15 +117,13 @@ begin
           and d.run_at <= p_now offset 0));
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
-    tiers := array[p::int];
-    if upper_tiers <> '{}' then
-      tiers := tiers || array(select t from unnest(upper_tiers) as t where t & 3 = p order by t);
-    end if;
+    tiers := array(select t from unnest(due_tiers) as t where t & 3 = p order by t);
+    continue when tiers = '{}' and not exists (select from unnest(woken) as w where w.priority = p);
     -- Rows under limits cost three times as much: halve the budget, so that a pass holds the gate's lock for less
     -- than 100 ms.
     budget := greatest(greatest(budget_left, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
-    n := 0; oldest := null; slabs := '{}'; in_slabs := 0;
+    n := 0; oldest := null; rows := '{}'; slabs := '{}'; in_slabs := 0;
     for k in 1 .. cardinality(tiers) loop
       share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);
       with gone as (
@@ -163,8 +163,8 @@ begin
     end if;
     limited := n - missed - hourbell.admit_rows(rows, p, serving, generation, p_now, this_pass);
 
-    -- The mark of a tier: the time of its first remaining row, but never later than 250 ms ago, because a row that is
-    -- due "now" is committed some milliseconds later.
+    -- The mark of a tier: the time of its first remaining row, but never later than a second ago, because a row that
+    -- is due "now" is committed some milliseconds later, and in a transaction of a user even later.
     if n + in_slabs > 0 or sweeping then
       delete from hourbell.due_marks where ctid = any (array(select marks[tier + 1] from unnest(tiers) as tier));
       insert into hourbell.due_marks (tier, due_from, swept_at, mostly_limited, pass)
@@ -175,7 +175,7 @@ begin
           (select run_at from hourbell.due_slabs as d
            where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= mark_from[tier + 1]
            order by d.run_at limit 1),
-          p_now - interval '250 milliseconds'),
+          p_now - interval '1 second'),
         swept,
         case when n + in_slabs > 0 then 2 * limited > n + in_slabs else coalesce(mostly_limited[tier + 1], false) end,
         this_pass

@@ -563,7 +563,7 @@ begin
     -- assigned before the snapshot of the write: `list_quota_jobs` relies on it.
     begin
       term := p_terms::jsonb -> 0;
-      if term - '{task,tenant,queue,priority,delay_seconds,timeout_seconds}'::text[] = '{}' then
+      if term - '{task,tenant,queue,priority,delay_seconds,timeout_seconds,notify}'::text[] = '{}' then
         -- Few options, as most terms have: `read_term` prepares the reading of all of them, which takes twice as long.
         select x.now, x.at, hourbell.next_id(hourbell.id_base(x.now)) as id, w.id as tenant, q.id as queue,
           -k.id as target, x.priority, false as at_most_once, null::bigint as key, 1 as key_limit,
@@ -575,11 +575,13 @@ begin
               ',"tenant_id":"' || nullif(w.name, 'default') || '"', ',"queue":"' || nullif(q.name, 'default') || '"',
               ',"priority":' || nullif(x.priority, 2)),
             null, null, x.at) as spec,
-          case when x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end, pg_current_xact_id()
+          case when x.notify and x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end,
+          pg_current_xact_id()
         into new
         from (
           select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
             n.delay_seconds, (term ->> 'timeout_seconds')::int as timeout_seconds,
+            coalesce((term ->> 'notify')::boolean, true) as notify,
             (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(term ->> 'priority', 'MEDIUM')) - 1)::smallint
               as priority
           from (select hourbell.clock() as now, (term ->> 'delay_seconds')::float8 as delay_seconds offset 0) as n
