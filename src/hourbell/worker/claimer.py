@@ -26,6 +26,7 @@ from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.5  # how often an idle worker runs the gate itself: the leader may have died
+FREED_SLOT_SECONDS = 0.01  # from a claim that was not full to the next one for freed slots
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
 _MAX_PER_CLAIM = 2_000
 
@@ -118,21 +119,20 @@ class Claimer:
             elif len(claimed) >= limit - reserved:
                 await self._executions.wait(POLL_SECONDS)  # for a slot that is not reserved
             else:
-                await self._wait_for_notification()
+                await self._wait_for_more()
 
-    async def _wait_for_notification(self) -> None:
-        """Wait until something may be ready, at most POLL_SECONDS.
+    async def _wait_for_more(self) -> None:
+        """Wait until more may be ready.
 
-        The last claim took all that was ready, so a freed slot is no reason for another one. But a
-        session in quarantine gets nothing until it holds nothing.
+        The last claim took all that it could get, so a freed slot is a weak reason for another one:
+        there may be something that another claim had locked, or that this session gets only when it
+        holds nothing (quarantine).
         """
-        session, poll_at = self._session.current, time.monotonic() + POLL_SECONDS
-        held_some = len(self._executions) > 0
+        claimed_at = time.monotonic()
+        await self._executions.wait(POLL_SECONDS)
         while not (self._is_notified or self._stopping.is_set()):
-            left = poll_at - time.monotonic()
-            if left <= 0 or self._session.current is not session:
-                return
-            if held_some and not len(self._executions):
+            left = claimed_at + FREED_SLOT_SECONDS - time.monotonic()
+            if left <= 0:
                 return
             await self._executions.wait(left)
 
