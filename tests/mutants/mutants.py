@@ -896,12 +896,46 @@ MUTANTS = [
     Mutant(
         "sweep_scans_twice",
         ADMIT,
-        "  mark_from := scan_from;\n",
-        "  mark_from := array_fill('-infinity'::timestamptz, array[16]);\n",
+        "first_due[tier + 1]\n           order by d.run_at limit 1),\n          p_now",
+        "coalesce(first_due[tier + 1], '-infinity')\n           order by d.run_at limit 1),\n          p_now",
         (
             f"{GATE_TEST}::test_what_a_long_transaction_keeps_from_vacuum_is_scanned_seldom_and_once",
         ),
         "A pass finds the first row that remains without scanning past all that is gone.",
+    ),
+    Mutant(
+        "recent_dead_rows_scanned_twice",
+        ADMIT,
+        "tiers[k] and run_at >= first_due[tiers[k] + 1] and",
+        "tiers[k] and run_at >= scan_from[tiers[k] + 1] and",
+        (f"{GATE_TEST}::test_what_was_just_admitted_under_a_long_transaction_is_scanned_once",),
+        "A long transaction elsewhere does not multiply the cost of each pass.",
+    ),
+    Mutant(
+        "late_commit_left_to_the_sweep",
+        ADMIT,
+        "          p_now - interval '1 second'),",
+        "          p_now - interval '250 milliseconds'),",
+        (
+            f"{GATE_TEST}::test_what_is_committed_within_a_second_of_its_time_is_found_without_a_sweep",
+        ),
+        "A job that is enqueued in a transaction of half a second starts when it commits.",
+    ),
+    Mutant(
+        "own_announcement_claims_again",
+        "src/hourbell/worker/runtime.py",
+        "if session is None or by_session != str(session.id):",
+        "if session is None or by_session != str(-session.id):",
+        (f"{WORKER_TEST}::test_a_worker_ignores_the_announcement_of_its_own_pass",),
+        "An idle worker does not claim again because of its own pass.",
+    ),
+    Mutant(
+        "freed_slot_is_no_reason",
+        "src/hourbell/worker/claimer.py",
+        "            left = claimed_at + FREED_SLOT_SECONDS - time.monotonic()",
+        "            left = claimed_at + POLL_SECONDS - time.monotonic()",
+        (f"{WORKER_TEST}::test_what_another_claim_had_locked_is_claimed_for_a_freed_slot",),
+        "What a claim had to skip does not wait for the poll.",
     ),
     Mutant(
         "admitted_early",

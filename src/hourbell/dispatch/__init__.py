@@ -79,8 +79,9 @@ class Dispatch(Protocol):
         """
 
     async def admit(self, session: Session | None = None) -> bool:
-        """Run a pass of the gate and announce what it made ready to all but `session`, which claims.
+        """Run a pass of the gate, and announce what it made ready.
 
+        The worker of `session` ignores the announcement, because it claims next.
         False: another pass was running, and this one did nothing.
         """
 

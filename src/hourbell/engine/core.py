@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
 # The payloads of notifications:
 DUE = ""  # something may be due: run a pass of the gate, then claim
-READY = "ready"  # a pass has made something ready: claim. Followed by the session that ran it, if one did
+READY = "ready"  # a pass has made something ready: claim. `ready 7`: the worker of session 7 ran it
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):

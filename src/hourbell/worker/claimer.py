@@ -26,7 +26,7 @@ from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.5  # how often an idle worker runs the gate itself: the leader may have died
-FREED_SLOT_SECONDS = 0.01  # from a claim that was not full to the next one for freed slots
+FREED_SLOT_SECONDS = 0.01  # how soon after a claim that was not full freed slots lead to the next
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
 _MAX_PER_CLAIM = 2_000
 
@@ -57,8 +57,8 @@ class Claimer:
         self._is_traced = is_traced
         self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
         self._gate_at = 0.0  # when to run the gate next; monotonic
-        self._is_notified = False  # claim
-        self._is_due = False  # run it before the next claim, unless more is ready
+        self._is_notified = False  # since the last claim began
+        self._is_due = False  # run the gate before the next claim, unless more is ready
         self._is_more_ready = False  # the last claim was full: it can be repeated without the gate
         # The claim without an answer yet; 0: none.
         self._number = 0

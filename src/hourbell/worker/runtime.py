@@ -157,7 +157,7 @@ class Worker:
         """Claim now: an execution may have fallen due, or (READY) has become ready."""
         kind, _, by_session = payload.partition(" ")
         session = self._session.current
-        if session is None or by_session != str(session.id):  # what this worker announced itself
+        if session is None or by_session != str(session.id):  # not announced by this worker itself
             self._claimer.notify(is_due=kind != READY)
 
     def stop(self) -> None:

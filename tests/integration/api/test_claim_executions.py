@@ -287,9 +287,9 @@ class Counting(PostgresDispatch):
         self.claims += 1
         return await super().claim(*args, **kwargs)
 
-    async def admit(self) -> bool:
+    async def admit(self, *args: Any) -> bool:
         self.passes += 1
-        return await super().admit()
+        return await super().admit(*args)
 
 
 async def test_many_who_wait_cost_few_claims_and_share_the_gate(engine: Engine):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hourbell.documents.jobs import parse_new_job
-from hourbell.engine.core import Engine
+from hourbell.engine.core import CHANNEL, DUE, Engine
 from hourbell.engine.life.create.rows import key_number
 from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import job_text, parse_job_id
@@ -104,6 +104,32 @@ async def test_a_worker_runs_what_sql_has_enqueued(
 
         await eventually(ran)
     assert seen == [{"cart_id": 7}]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "options"),
+    [(["{}"], {}), (["{}"], {"labels": {"a": "b"}}), (["{}", "{}"], {}), (["{}"], {"keys": ["k"]})],
+    ids=["few options", "other options", "several jobs", "unique key"],
+)
+async def test_a_job_is_announced_when_it_is_due_soon_and_its_caller_wants_that(
+    conn: asyncpg.Connection, engine: Engine, payloads: list[str], options: dict[str, Any]
+) -> None:
+    heard: list[str] = []
+    listener = await engine.database.listen(CHANNEL, heard.append)
+    try:
+        for quiet in ({"notify": False}, {"delay_seconds": 60}):
+            created = await outcomes(conn, *payloads, **{**options, "keys": None}, **quiet)
+            assert set(created) == {"created"}
+        await conn.execute("notify hourbell, 'these were not announced'")
+        assert set(await outcomes(conn, *payloads, **options)) == {"created"}
+
+        async def heard_twice() -> bool:
+            return len(heard) >= 2
+
+        await eventually(heard_twice)
+    finally:
+        await listener.close()
+    assert heard == ["these were not announced", DUE]
 
 
 @pytest.mark.parametrize(
@@ -512,6 +538,7 @@ FEW_VALUES: dict[str, list[Any]] = {
     "priority": ["CRITICAL", "HIGH", "MEDIUM", "LOW", "high", None],
     "delay_seconds": [0, 0.5, "1", 315_360_000, 315_360_001, -1, "NaN", "x"],
     "timeout_seconds": [1, 86_400, 86_401, 0, "7", 1.5, "x", True, None],
+    "notify": [True, False, "x", 1, None],
 }
 FEW = st.fixed_dictionaries(
     {}, optional={option: st.sampled_from(values) for option, values in FEW_VALUES.items()}

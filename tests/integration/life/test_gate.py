@@ -160,9 +160,27 @@ async def test_what_a_long_transaction_keeps_from_vacuum_is_scanned_seldom_and_o
         await connection.execute("vacuum hourbell.due_slabs")  # the next test has the same tables
 
 
-async def scanned_by_a_pass(engine: Engine, moment: datetime) -> int:
-    """How many entries of the index of due slabs a pass at this moment visits."""
-    read = "select pg_stat_get_xact_tuples_returned('hourbell.due_slabs_by_tier'::regclass)"
+async def test_what_was_just_admitted_under_a_long_transaction_is_scanned_once(
+    still: Engine,
+) -> None:
+    swept = at("10:00:10")
+    await travel(still, swept)
+    await admit_all(still)
+    async with in_transaction(still) as holder:
+        await holder.database.value("select pg_current_xact_id()::text")
+        await fill(still, 1_000, one_time(concurrency_key="not in slabs"))
+        await still.database.value("delete from hourbell.due")
+        moment = swept + timedelta(seconds=0.5)
+        await travel(still, moment)
+        await create(still, one_time())
+        assert 1_000 <= await scanned_by_a_pass(still, moment, "due_by_tier") < 1_100
+
+
+async def scanned_by_a_pass(
+    engine: Engine, moment: datetime, index: str = "due_slabs_by_tier"
+) -> int:
+    """How many entries of an index a pass at this moment visits."""
+    read = f"select pg_stat_get_xact_tuples_returned('hourbell.{index}'::regclass)"
     await travel(engine, moment)
     async with in_transaction(engine) as own:
         await own.database.value("select hourbell.admit($1, 4000, '1 hour')::text", moment)

@@ -228,18 +228,33 @@ async def test_a_worker_claims_for_a_freed_slot_if_the_others_are_reserved(
     assert max(sizes) == 2
 
 
+async def test_what_another_claim_had_locked_is_claimed_for_a_freed_slot(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+    await create(engine, one_time("work"))
+    await admit_all(engine)
+    async with claiming(engine, monkeypatch, work) as (_, sizes):
+        await work.has_started()
+        monkeypatch.setattr(claimer, "FREED_SLOT_SECONDS", 0.0)
+        await create(engine, one_time("work"))
+        await admit_all(engine)  # and no notification
+        work.let_go.set()
+        await eventually(lambda: _async(len(work.finished) == 2))
+    assert sizes[:2] == [1, 1]
+
+
 async def test_a_worker_ignores_the_announcement_of_its_own_pass(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with claiming(engine, monkeypatch, Work()) as (worker, sizes):
         await eventually(lambda: _async(sizes == [0]))
+        notified: list[bool] = []
+        monkeypatch.setattr(claimer.Claimer, "notify", lambda _, is_due: notified.append(is_due))
         assert worker.session is not None
-        worker.wake(f"ready {worker.session.id}")
-        worker.wake(f"ready {worker.session.id}0")
-        await eventually(lambda: _async(len(sizes) > 1))
-        worker.wake("ready")
-        await eventually(lambda: _async(len(sizes) > 2))
-    assert sizes == [0, 0, 0]
+        for payload in (f"ready {worker.session.id}", f"ready {worker.session.id}0", "ready", ""):
+            worker.wake(payload)
+        assert notified == [False, False, True]
 
 
 async def test_a_worker_whose_lease_may_have_run_out_starts_nothing(engine: Engine) -> None:

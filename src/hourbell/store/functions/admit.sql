@@ -41,13 +41,12 @@ declare
   limited int;  -- rows of this priority that a limit applies to
   -- The newest row of `due_marks` of each tier; index 1 is tier 0.
   scan_from timestamptz[];  -- nothing is due in the tier before this
-  mark_from timestamptz[];  -- nothing remains in the tier before this; unlike scan_from, not reset by a sweep
+  first_due timestamptz[];  -- the time of the first due row of the tier; null: it has none
   marks tid[];
   mostly_limited boolean[];
   swept timestamptz;
   sweeping boolean;
-  due_tiers int[];  -- tiers that have due rows, or may
-  tiers int[];  -- those of this priority
+  tiers int[];  -- of this priority: those with due rows
   serving hourbell.sessions[];
   generation int;
   lowest_first boolean;
@@ -98,27 +97,26 @@ begin
   if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing may wait for the old time
     update hourbell.gate_wakeups set at = p_now where at > p_now;
   end if;
-  mark_from := scan_from;
   -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
   if sweeping or swept <= p_now - hourbell.sweep_interval() or swept > p_now then
     sweeping := true; swept := p_now; scan_from := array_fill('-infinity'::timestamptz, array[16]);
   end if;
-  -- A sweep takes from all tiers of level 0 without looking before: it would visit dead rows twice.
-  due_tiers := array(
-    select tier from generate_series(0, 15) as tier
-    where sweeping and tier < 4
-      or exists (
-        select from hourbell.due as d
-        where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
-          and d.run_at <= p_now offset 0)
-      or exists (
-        select from hourbell.due_slabs as d
-        where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
-          and d.run_at <= p_now offset 0));
+  -- Everything below begins there, so that dead rows before it are visited once.
+  first_due := array(
+    select least(
+      (select run_at from hourbell.due as d
+       where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+         and d.run_at <= p_now
+       order by d.run_at limit 1),
+      (select run_at from hourbell.due_slabs as d
+       where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
+         and d.run_at <= p_now
+       order by d.run_at limit 1))
+    from generate_series(0, 15) as tier);
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
-    tiers := array(select t from unnest(due_tiers) as t where t & 3 = p order by t);
-    continue when tiers = '{}' and not exists (select from unnest(woken) as w where w.priority = p);
+    tiers := array(select t from generate_series(p, 15, 4) as t where first_due[t + 1] is not null order by t);
+    continue when tiers = '{}' and not sweeping and not exists (select from unnest(woken) as w where w.priority = p);
     -- Rows under limits cost three times as much: halve the budget, so that a pass holds the gate's lock for less
     -- than 100 ms.
     budget := greatest(greatest(budget_left, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
@@ -129,19 +127,16 @@ begin
       with gone as (
         delete from hourbell.due where ctid = any (array(
           select ctid from hourbell.due
-          where hourbell.tier(priority, flags) = tiers[k] and run_at >= coalesce(scan_from[tiers[k] + 1], '-infinity')
-            and run_at <= p_now
+          where hourbell.tier(priority, flags) = tiers[k] and run_at >= first_due[tiers[k] + 1] and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
       select array_agg(due order by (due).run_at, (due).id) into taken from gone;
       oldest := least(oldest, (taken[1]).run_at);
-      mark_from[tiers[k] + 1] := least(coalesce(mark_from[tiers[k] + 1], '-infinity'), (taken[1]).run_at);
       if k = 1 then rows := taken; else rows := rows || taken; end if;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
       share := greatest(least(share, budget - in_slabs - budget / 8 * (cardinality(tiers) - k)), budget / 8, 1);
-      taken_slabs := hourbell.take_due_slabs(tiers[k], coalesce(scan_from[tiers[k] + 1], '-infinity'), p_now, share);
-      mark_from[tiers[k] + 1] := least(mark_from[tiers[k] + 1], (taken_slabs.slabs[1]).run_at);
+      taken_slabs := hourbell.take_due_slabs(tiers[k], first_due[tiers[k] + 1], p_now, share);
       slabs := slabs || taken_slabs.slabs;
       in_slabs := in_slabs + taken_slabs.executions;
       more := more or taken_slabs.more;
@@ -166,14 +161,15 @@ begin
     -- The mark of a tier: the time of its first remaining row, but never later than a second ago, because a row that
     -- is due "now" is committed some milliseconds later, and in a transaction of a user even later.
     if n + in_slabs > 0 or sweeping then
+      if p <> all (tiers) then tiers := tiers || p::int; end if;  -- that of level 0 also stores when it was swept
       delete from hourbell.due_marks where ctid = any (array(select marks[tier + 1] from unnest(tiers) as tier));
       insert into hourbell.due_marks (tier, due_from, swept_at, mostly_limited, pass)
       select tier, least(
           (select run_at from hourbell.due as d
-           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= mark_from[tier + 1]
+           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= first_due[tier + 1]
            order by d.run_at limit 1),
           (select run_at from hourbell.due_slabs as d
-           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= mark_from[tier + 1]
+           where hourbell.tier(d.priority, d.flags) = tier and d.run_at >= first_due[tier + 1]
            order by d.run_at limit 1),
           p_now - interval '1 second'),
         swept,
