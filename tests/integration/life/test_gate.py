@@ -128,7 +128,7 @@ async def test_what_is_committed_within_a_second_of_its_time_is_found_without_a_
     await admit_all(still)
     assert await place_of(still, late.job_id) == ["ready"]
     assert await place_of(still, later.job_id) == ["due"]
-    await travel(still, swept + 10 * tenth)
+    await travel(still, swept + timedelta(seconds=10))  # the longest time between two sweeps
     await admit_all(still)
     assert await place_of(still, later.job_id) == ["ready"]
 
