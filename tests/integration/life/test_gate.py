@@ -95,9 +95,11 @@ async def test_many_gates_at_once_make_everything_ready_once(engine: Engine) -> 
 
 
 async def test_what_is_not_due_is_not_admitted(still: Engine) -> None:
+    due = await create(still, one_time())
     job = await create(still, one_time(schedule={"delay_seconds": 10}))
     await travel(still, at("10:00:39"))
     await admit_all(still)
+    assert await place_of(still, due.job_id) == ["ready"]
     assert await place_of(still, job.job_id) == ["due"]
     await travel(still, at("10:00:40"))
     await admit_all(still)
@@ -168,7 +170,11 @@ async def test_what_was_just_admitted_under_a_long_transaction_is_scanned_once(
     await admit_all(still)
     async with in_transaction(still) as holder:
         await holder.database.value("select pg_current_xact_id()::text")
-        await fill(still, 1_000, one_time(concurrency_key="not in slabs"))
+        await still.database.value(
+            "insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target)"
+            " select $1, n, 1, 1, 2, 0, -1 from generate_series(1, 1000) as n",
+            swept,
+        )
         await still.database.value("delete from hourbell.due")
         moment = swept + timedelta(seconds=0.5)
         await travel(still, moment)
