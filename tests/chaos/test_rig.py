@@ -1,6 +1,8 @@
 """A smoke of the chaos rig: every part of it, for a short time. `make chaos` runs it for long."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -44,10 +46,21 @@ async def test_whatever_breaks_and_whoever_upgrades_the_promises_are_kept() -> N
             workers=2,
             shared_seconds=SHARED_SECONDS,
         )
+        if judged.violations:
+            print(f"recorded in {kept(folder)}")
     assert judged.violations == []
     assert judged.figures.deliveries > 200
     assert judged.figures.faults[ROLLING_UPGRADE] == 1
     assert sum(judged.figures.faults.values()) >= 3
+
+
+def kept(folder: Path) -> str:
+    """A copy of what was recorded: `python -m chaos.rig --judge FOLDER` judges it again."""
+    copy = tempfile.mkdtemp(prefix="hourbell-chaos-")
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copy(file, copy)
+    return copy
 
 
 def test_a_build_whose_commit_is_missing_is_refused_with_a_sentence(tmp_path: Path) -> None:
