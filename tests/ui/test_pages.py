@@ -128,7 +128,7 @@ class Watched:
         """Leave nothing to the next test: no routes, no cookie, no settings, no running page."""
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
-        self.page.unroute_all()
+        self.page.unroute_all(behavior="wait")
         self.page.context.clear_cookies()
         self.page.goto(
             self.server.url + "/livez"
@@ -737,7 +737,7 @@ def test_the_overview_says_how_far_its_forecast_is_complete(watched: Watched) ->
     watched.open("/")
     expect(page.get_by_text("The forecast is being computed")).to_be_visible()
     expect(page.get_by_text("Nothing is due")).to_have_count(0)
-    page.unroute_all()
+    page.unroute_all(behavior="wait")
     overview_with(watched, incomplete)
     watched.open("/")
     expect(busiest).to_contain_text("Counted in full until")

@@ -151,6 +151,7 @@ async def test_what_a_long_transaction_keeps_from_vacuum_is_scanned_seldom_and_o
             at("10:00:00"),
             DEAD,
         )
+        await connection.execute("select pg_stat_force_next_flush()")  # or they are counted twice
         await connection.execute("delete from hourbell.due_slabs")
         await connection.execute("vacuum hourbell.due_slabs")  # which counts what it must leave
 
