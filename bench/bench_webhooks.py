@@ -137,10 +137,8 @@ async def work(dsn: str) -> tuple[float, float]:
         while worker.session is None:  # noqa: ASYNC110 - the first claim follows at once
             await asyncio.sleep(0)
         began, cpu = time.monotonic(), time.process_time()
-        while await made.database.value("select exists (select from hourbell.live)"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        took = time.monotonic() - began, time.process_time() - cpu
         await until_empty(made)
+        took = time.monotonic() - began, time.process_time() - cpu
         worker.stop()
         await running
         await webhooks.close()
