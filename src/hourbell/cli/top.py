@@ -30,6 +30,7 @@ from hourbell.cli.remote import Session, remote
 from hourbell.client.values import Bucket, Depth, Overview
 
 _WIDTH_IN_A_PIPE = 100
+_SIGNAL_SECONDS = 0.5  # a signal that arrives just before `select` does not interrupt it
 _CLEAR = "\x1b[H\x1b[J"  # go to the first line, and clear everything below
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _HIGHER = ".:-=+*#%@"
@@ -85,7 +86,7 @@ def _keyboard() -> Iterator[Callable[[float], bool]]:
 def _is_left(terminal: int, seconds: float) -> bool:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        readable, _, _ = select.select([terminal], [], [], left)
+        readable, _, _ = select.select([terminal], [], [], min(left, _SIGNAL_SECONDS))
         if readable:
             keys = os.read(terminal, 1024)
             if not keys or b"q" in keys:  # no bytes: the terminal is gone
