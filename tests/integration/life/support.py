@@ -126,7 +126,9 @@ async def in_transaction(engine: Engine, **settings: str) -> AsyncIterator[Engin
     try:
         async with connection.transaction():
             database = _OneConnection(connection, engine.database.dsn)
-            yield Engine(database, DatabaseClock(database), engine.times)
+            own = Engine(database, DatabaseClock(database), engine.times)
+            own._announcer = engine._announcer  # which runs beside the verbs, and beside the commit
+            yield own
     finally:
         await connection.close()
 
