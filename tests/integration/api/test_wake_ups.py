@@ -1,7 +1,9 @@
 """Long polls are answered by wake-ups, never by chance: here no process looks by itself within the patience of a test."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import asyncpg
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from hourbell.dispatch import remote as remote_module
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
-from hourbell.engine.core import CHANNEL, READY, Engine
+from hourbell.engine.core import CHANNEL, DUE, READY, Engine
 from hourbell.failpoints import barrier
 from integration.api.client import Client
 from integration.api.workers import RemoteWorker
@@ -98,9 +100,10 @@ async def test_what_any_process_makes_ready_is_told_to_those_who_wait(
     assert len(await answer_of(asking)) == 1
 
 
-async def test_of_announcements_that_are_combined_the_one_that_means_more_work_is_sent(
-    engine: Engine,
-):
+async def announced(
+    engine: Engine, first: Callable[[], None], then: Sequence[Callable[[], None]]
+) -> list[str]:
+    """What is heard if the others come while the first announcement is being sent."""
     heard: list[str] = []
 
     async def heard_twice() -> bool:
@@ -109,35 +112,28 @@ async def test_of_announcements_that_are_combined_the_one_that_means_more_work_i
     listener = await engine.database.listen(CHANNEL, heard.append)
     try:
         with barrier("announce.after_commit") as hold:
-            engine.announce_ready()
+            first()
             await hold.reached()
-            engine.announce_ready()
-            engine.announce()
+            for announce in then:
+                announce()
         await eventually(heard_twice)
     finally:
         await listener.close()
-    assert heard == [READY, ""]
+    return heard
+
+
+async def test_of_announcements_that_are_combined_the_one_that_means_more_work_is_sent(
+    engine: Engine,
+):
+    ready, due = engine.announce_ready, engine.announce
+    assert await announced(engine, ready, [ready, due]) == [READY, DUE]
 
 
 async def test_what_a_session_has_made_ready_is_announced_with_its_number_unless_others_did_too(
     engine: Engine,
 ):
-    heard: list[str] = []
-
-    async def heard_twice() -> bool:
-        return len(heard) == 2
-
-    listener = await engine.database.listen(CHANNEL, heard.append)
-    try:
-        with barrier("announce.after_commit") as hold:
-            engine.announce_ready(7)
-            await hold.reached()
-            engine.announce_ready(7)
-            engine.announce_ready()
-        await eventually(heard_twice)
-    finally:
-        await listener.close()
-    assert heard == [f"{READY} 7", READY]
+    ready, by_session = engine.announce_ready, partial(engine.announce_ready, 7)
+    assert await announced(engine, by_session, [by_session, ready]) == [f"{READY} 7", READY]
 
 
 async def test_no_wake_up_is_lost_beside_a_scheduler_and_a_worker_that_pass_the_gate_too(
