@@ -472,10 +472,12 @@ class Raw:
         self.connections = 0
         self.url = ""
         self.hangs = False  # it hears, and never answers
+        self.accepted = asyncio.Event()  # a connection, since it was cleared
         self.writers: list[asyncio.StreamWriter] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.accepted.set()
         self.writers.append(writer)
         if self.hangs:
             return
@@ -675,16 +677,21 @@ async def test_a_call_that_was_stopped_by_its_timeout_counts_and_one_stopped_oth
 
         async def stopped(timeout_seconds: float) -> None:
             run = Run(CLAIMED, JobSpec(name="n", action=action), timeout_seconds, None)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await webhooks.run(action, run)
+            server.accepted.clear()
+            calling = asyncio.create_task(webhooks.run(action, run))
+            await server.accepted.wait()
+            await asyncio.sleep(0.01)  # the shorter timeout is over
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
 
         for _ in range(FAILURES):
             await stopped(10.0)
         for _ in range(FAILURES):
             await stopped(0.01)
         run = Run(CLAIMED, JobSpec(name="n", action=action), 0.01, None)
-        assert isinstance(await webhooks.run(action, run), Released)
+        async with asyncio.timeout(10):  # it would hang if the circuit were closed
+            assert isinstance(await webhooks.run(action, run), Released)
         await webhooks.close()
 
 
