@@ -79,15 +79,18 @@ class Gate:
             if not passed.more:
                 return time.monotonic() - began
 
+    async def claim(self, limit: int) -> list[Settlement]:
+        """One claim; what would settle it."""
+        self._claims += 1
+        batch = await self._dispatch.claim(self._session, self._claims, limit)
+        return [Settlement(one.execution_id, one.fence, SUCCEEDED) for one in batch]
+
     async def claim_all(self) -> tuple[list[Settlement], float]:
         claimed: list[Settlement] = []
         began = time.monotonic()
-        while True:
-            self._claims += 1
-            batch = await self._dispatch.claim(self._session, self._claims, BATCH)
-            if not batch:
-                return claimed, time.monotonic() - began
-            claimed += [Settlement(one.execution_id, one.fence, SUCCEEDED) for one in batch]
+        while batch := await self.claim(BATCH):
+            claimed += batch
+        return claimed, time.monotonic() - began
 
     async def settle(self, claimed: list[Settlement]) -> None:
         for first in range(0, len(claimed), BATCH):
