@@ -472,6 +472,8 @@ def _inside(value: object) -> Iterator[tuple[str, Any]]:
         yield from ((f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value))
     elif isinstance(value, msgspec.Struct):
         yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
+    elif hasattr(value, "model_dump"):  # pydantic: as it is sent
+        yield from _inside(value.model_dump(mode="json"))
 
 
 def _custom_types(info: Any) -> Iterator[type[Any]]:

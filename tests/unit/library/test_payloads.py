@@ -38,6 +38,10 @@ class Order(pydantic.BaseModel):
     money: Money
 
 
+class Reading(pydantic.BaseModel):
+    value: float | None
+
+
 class Weird:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -210,6 +214,8 @@ def test_a_wrong_argument_is_refused_in_the_caller(
         {"a": [float("inf")]},
         datetime(2031, 5, 6),  # noqa: DTZ001
         Money(float("nan")),  # type: ignore[arg-type]
+        Reading(value=float("nan")),
+        [Reading(value=float("-inf"))],
     ],
 )
 def test_values_that_would_arrive_as_others_are_refused(value: object) -> None:
@@ -217,6 +223,13 @@ def test_values_that_would_arrive_as_others_are_refused(value: object) -> None:
 
     with pytest.raises(InvalidArguments, match=r"which JSON cannot represent|has no time zone"):
         payload(task(f), value)
+
+
+def test_what_is_no_model_of_pydantic_is_refused_in_the_caller() -> None:
+    def f(order: Order) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"(?s)shop\.f: .*number.*Nothing was enqueued"):
+        payload(task(f), {"number": "one", "money": Money(5)})
 
 
 @pytest.mark.parametrize("value", ["a\0b", {"deep": ["\0"]}, {"\0": 1}])
