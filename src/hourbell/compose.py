@@ -8,12 +8,14 @@ them can share a database.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import os
 import platform
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -262,13 +264,14 @@ async def join_or_open_database(
     """The DSN of the embedded database, for an app without a URL.
 
     It belongs to a running process such as `hourbell up`. If there is none and `embedded` is true,
-    the server is started, and stops with the stack.
+    the server is started, and stops with the stack, or at the latest when the process exits.
     """
     settings = from_environment(os.environ)
     if embedded:
         with contextlib.suppress(DataFolderBusy):
             server = EmbeddedServer(settings.data_dir, owner=owner)
             stack.push_async_callback(asyncio.to_thread, server.stop)  # even if this is cancelled
+            stack.callback(atexit.unregister, _stopped_at_exit(server))
             dsn = await asyncio.to_thread(server.start)
             await migrate(dsn)
             return dsn
@@ -278,6 +281,25 @@ async def join_or_open_database(
     except StoreUnavailable:
         raise no_database(target) from None
     return dsn
+
+
+def _stopped_at_exit(server: EmbeddedServer) -> Callable[[], None]:
+    """Stop a server when this process exits without having closed its app, as scripts do."""
+    owner, loop, halted = os.getpid(), asyncio.get_running_loop(), threading.Event()
+
+    def halt() -> None:
+        loop.stop()
+        halted.set()
+
+    def stop() -> None:
+        if os.getpid() != owner:
+            return  # a forked child
+        if loop.is_running():  # in a thread, with connections that it would open again
+            loop.call_soon_threadsafe(halt)
+            halted.wait(1.0)
+        server.stop()
+
+    return atexit.register(stop)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The embedded PostgreSQL comes up, whatever happened to it and to its owner before."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import psutil
 import pytest
 
 import services
+from hourbell import App
+from hourbell.errors import NoDatabase
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, EmbeddedServerFailed
 from hourbell.store import embedded
 from hourbell.store.embedded import EmbeddedServer
@@ -37,6 +40,36 @@ print(server.pid, flush=True)
 signal.sigwait({signal.SIGINT})
 asyncio.run(drain(dsn))
 server.stop()
+"""
+
+# A script that does not close its app; a child that it forks ends before it does.
+CARELESS = """
+import asyncio, os, sys
+from pathlib import Path
+from hourbell import App
+
+app = App("shop", embedded=True)
+
+
+@app.task
+async def nothing() -> None: ...
+
+
+async def main():
+    await app.open()
+    return [await nothing.enqueue() for _ in range(2)]
+
+
+if sys.argv[1] == "async":
+    jobs = asyncio.run(main())
+else:
+    jobs = [nothing.enqueue_sync()]
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+    jobs.append(nothing.enqueue_sync())
+pid = Path(os.environ["HOURBELL_DATA_DIR"], "postgres", "postmaster.pid").read_text().split()[0]
+print(pid, len(jobs))
 """
 
 
@@ -102,6 +135,60 @@ async def test_first_start_makes_a_durable_server_without_a_port(folder: Path) -
     assert settings == (
         "TimeZone=UTC fsync=on full_page_writes=on listen_addresses= synchronous_commit=on"
     )
+
+
+async def test_an_app_brings_its_own_server_only_if_it_says_so_and_others_join_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOURBELL_DATABASE_URL", raising=False)
+    monkeypatch.setenv("HOURBELL_DATA_DIR", str(data))
+
+    def shop(embedded: bool) -> App:
+        app = App("shop", embedded=embedded)
+
+        @app.task(name="double")
+        async def double(number: int) -> int:
+            return 2 * number
+
+        return app
+
+    async def refuses_to_open() -> None:
+        with pytest.raises(NoDatabase, match="set HOURBELL_DATABASE_URL"):
+            await shop(embedded=False).open()
+
+    await refuses_to_open()
+    async with shop(embedded=True).worker():
+        for joins in (shop(embedded=True), shop(embedded=False)):
+            async with joins:
+                assert await (await joins.get_task("double").enqueue(21)).result(60) == 42
+                job = await joins.get_task("double").configure(delay=3600).enqueue(4)
+    await refuses_to_open()  # it has stopped with its app
+    own = shop(embedded=True)
+    try:
+        view = await asyncio.to_thread(own.job(job.id).get_sync)
+    finally:
+        await asyncio.to_thread(own.close_sync)
+    assert view.status == "SCHEDULED"  # the data is still there
+    await refuses_to_open()
+
+
+@pytest.mark.parametrize("how", ["async", "sync"])
+async def test_the_server_of_an_app_that_is_not_closed_stops_with_its_process(
+    data: Path, how: str
+) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HOURBELL_")}
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", CARELESS, how],
+        env=env | {"HOURBELL_DATA_DIR": str(data)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    pid, jobs = map(int, ran.stdout.split())
+    assert jobs == 2
+    assert not psutil.pid_exists(pid) or not is_alive(psutil.Process(pid))
 
 
 async def test_second_start_is_fast_and_finds_the_data(server: EmbeddedServer) -> None:
