@@ -28,6 +28,7 @@ from hourbell import (
     every,
 )
 from hourbell.errors import ConfigurationError, InvalidArguments, InvalidTask, UnknownTask
+from hourbell.model.policies import retry_delay_seconds
 from hourbell.sdk.schedules import manifest_of
 
 
@@ -405,6 +406,24 @@ def test_retries_are_whole_seconds() -> None:
     ):
         with pytest.raises(InvalidArguments):
             wrong()
+
+
+def test_the_delays_of_a_retry_are_those_of_its_name() -> None:
+    def delays(retry: Retry, seed: int = 0) -> list[float]:
+        policy = retry.policy
+        return [retry_delay_seconds(policy, n, seed) for n in range(1, policy.max_retries + 1)]
+
+    doubled = [30, 60, 120, 200]
+    assert delays(Retry.exponential(4, initial=30, maximum=200, jitter=False)) == doubled
+    with_jitter = Retry.exponential(4, initial=30, maximum=200)
+    for seed in range(20):
+        shares = [d / whole for d, whole in zip(delays(with_jitter, seed), doubled, strict=True)]
+        assert all(0.5 <= share <= 1 for share in shares)
+    assert delays(with_jitter, 0) != delays(with_jitter, 1)
+    assert delays(Retry.fixed(3, every=7)) == [7, 7, 7]
+    assert delays(Retry.linear(4, step=10, maximum=timedelta(seconds=35))) == [10, 20, 30, 35]
+    assert delays(Retry.delays(60, 300, 1800)) == [60, 300, 1800]
+    assert delays(Retry.never()) == []
 
 
 @pytest.mark.parametrize("value", ["1h", "60", None, [60]])
