@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hourbell import (
     App,
     Cancel,
     Context,
     Dead,
+    Item,
     Job,
     Retry,
     RetryAfter,
@@ -26,6 +28,7 @@ from hourbell import (
 )
 from hourbell.engine.core import Engine
 from hourbell.errors import ConfigurationError, LeaseLost
+from integration.library import process_tasks
 from integration.life.support import eventually
 
 FAST = WorkerOptions(lease_seconds=3, drain_seconds=5)
@@ -56,17 +59,29 @@ async def test_a_context_knows_its_run(app: App, engine: Engine) -> None:
         seen.append(current() is ctx)
         left = (ctx.deadline - datetime.now(UTC)).total_seconds()  # noqa: TID251
         assert abs(left - ctx.remaining) < 5
-        await ctx.progress({"done": cart_id})
-        await ctx.progress("too soon to be stored")
+        seen.append(ctx.scheduled_for)
+        ctx.log.info("looked", cart=cart_id)
 
-    async with app, app.worker(FAST):
-        job = await look.enqueue(7)
-        assert await job.wait(20) == "SUCCEEDED"
+    with capture_logs() as logged:
+        async with app, app.worker(FAST):
+            job = await look.enqueue(7)
+            assert await job.wait(20) == "SUCCEEDED"
+            due = (await job.get()).scheduled_for
     assert seen == [
         (job.execution_id, job.id, "shop.look", "mail", {"team": "a"}, 1),
         ("default", True, True, False, False),
         True,
+        due,
     ]
+    (line,) = (line for line in logged if line["event"] == "looked")
+    bound = {name: line[name] for name in ("task", "execution_id", "job_id", "attempt", "tenant")}
+    assert bound == {
+        "task": "shop.look",
+        "execution_id": job.execution_id,
+        "job_id": job.id,
+        "attempt": 1,
+        "tenant": "default",
+    }
     with pytest.raises(LookupError, match="No task is running here"):
         current()
 
@@ -77,6 +92,7 @@ async def test_progress_is_shown_while_a_task_runs(app: App, engine: Engine) -> 
     @app.task(name="slow")
     async def slow(ctx: Context) -> None:
         await ctx.progress({"done": 7})
+        await ctx.progress("too soon to be stored")
         await may_end.wait()
 
     @app.task(name="slow_thread")
@@ -133,7 +149,7 @@ async def test_exceptions_decide_what_follows(app: App) -> None:
     async def cancelling() -> None:
         raise Cancel("wrapped")
 
-    @app.task(name="final", no_retry=[KeyError])
+    @app.task(name="final", no_retry=[OSError, LookupError])  # a KeyError is a LookupError
     async def final(ctx: Context) -> None:
         note(ctx)
         raise KeyError("x")
@@ -213,6 +229,33 @@ async def test_state_and_lifespan_give_values_and_middleware_is_around_every_tas
     ]
 
 
+async def test_middleware_is_around_every_item_of_a_batch_and_around_functions_in_processes(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    async def noted(run: RunInfo, call: Any) -> Any:
+        calls.append(f"{run.task} {run.payload}")
+        return await call()
+
+    app = App("shop", url=database, middleware=[noted])
+
+    @app.batch_task(name="index", size=2, max_wait=30)
+    async def index(items: list[Item[int]]) -> list[int]:
+        return [10 * item.value for item in items]
+
+    async with app, app.worker(FAST):
+        jobs = await app.enqueue_many(index.bind(n) for n in range(2))
+        assert [await job.result(20) for job in jobs] == [0, 10]
+    assert sorted(calls) == ["shop.index {'value': 0}", "shop.index {'value': 1}"]
+
+    monkeypatch.setattr(process_tasks.app, "url", database)
+    monkeypatch.setattr(process_tasks.app, "middleware", (noted,))
+    async with process_tasks.app, process_tasks.app.worker(FAST):
+        await (await process_tasks.pid_of_call.enqueue()).result(20)
+    assert calls[2:] == ["shop.pid_of_call {}"]
+
+
 async def test_a_thread_enqueues_through_the_loop_of_its_worker(app: App) -> None:
     @app.task(name="child")
     async def child(n: int) -> int:
@@ -266,6 +309,26 @@ async def test_a_worker_takes_only_tasks_that_it_knows(
             await eventually(waits)
         async with newer.worker(FAST):
             assert await job.wait(20) == "SUCCEEDED"
+
+
+async def test_a_worker_serves_the_queues_that_it_is_given(app: App, engine: Engine) -> None:
+    await engine.database.value("delete from hourbell.sessions")  # one that serves everything
+
+    @app.task(name="mail", queue="mail")
+    async def mail() -> None: ...
+
+    @app.task(name="report", queue="reports")
+    async def report() -> None: ...
+
+    async with app:
+        later = await report.enqueue()
+        only_mail = WorkerOptions(queues=["mail"], lease_seconds=3, drain_seconds=5)
+        async with app.worker(only_mail):
+            assert await (await mail.enqueue()).wait(20) == "SUCCEEDED"
+            explained = await later.explain()
+            assert (explained.code, (await later.get()).attempt) == ("no_worker", 0)
+        async with app.worker(FAST):  # by default, those of its tasks
+            assert await later.wait(20) == "SUCCEEDED"
 
 
 async def test_a_worker_without_tasks_does_not_start(app: App) -> None:
