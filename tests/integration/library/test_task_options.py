@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hourbell import App, Item, RetryAfter, TaskSet, Unique, WorkerOptions
+from hourbell import App, Context, Item, RetryAfter, TaskSet, Unique, WorkerOptions
 from hourbell.engine.core import Engine
-from hourbell.errors import InvalidArguments
+from hourbell.errors import DuplicateJob, InvalidArguments
 from hourbell.sdk.schedules import manifest_of
 from hourbell.sdk.values import every
 from integration.life.support import eventually
@@ -28,6 +28,48 @@ async def test_a_unique_task_has_one_job_for_the_same_arguments(app: App) -> Non
         first, again, other = [await remind.enqueue(cart_id=n) for n in (7, 7, 8)]
     assert (again.id, again.existed) == (first.id, True)
     assert other.id != first.id
+
+
+async def test_a_job_with_the_same_key_is_replaced_until_it_runs(app: App) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="remind")
+    async def remind(cart_id: int) -> int:
+        began.set()
+        await may_end.wait()
+        return cart_id
+
+    replacing = remind.configure(unique_key="cart", on_duplicate="replace")
+    async with app:
+        first = await remind.configure(unique_key="cart", delay=60).enqueue(1)
+        second = await replacing.enqueue(2)
+        assert (second.existed, await first.wait(1)) == (False, "CANCELLED")
+        async with app.worker(FAST):
+            await began.wait()
+            with pytest.raises(DuplicateJob, match=rf"belongs to {second.id} \(queued or run"):
+                await replacing.enqueue(3)
+            may_end.set()
+            assert await second.result(20) == 2
+            assert await (await replacing.enqueue(4)).result(20) == 4  # the key is free
+
+
+async def test_jobs_that_share_a_key_run_one_at_a_time_and_in_order(app: App) -> None:
+    seen: list[str] = []
+
+    @app.task(name="book", concurrency_key=lambda account, number: f"account:{account}")
+    async def book(ctx: Context, account: int, number: int) -> None:
+        seen.append(f"{account} begins {number}")
+        await ctx.checkpoint(number)  # others would begin meanwhile
+        seen.append(f"{account} ends {number}")
+
+    async with app:
+        jobs = await app.enqueue_many(book.bind(n % 2, n) for n in range(20))
+        async with app.worker(FAST):
+            assert {await job.wait(20) for job in jobs} == {"SUCCEEDED"}
+    for account in (0, 1):
+        numbers = range(account, 20, 2)
+        expected = [f"{account} {what} {n}" for n in numbers for what in ("begins", "ends")]
+        assert [line for line in seen if line.startswith(str(account))] == expected
 
 
 async def test_a_repeated_call_with_an_idempotency_key_returns_the_first_job(app: App) -> None:
@@ -51,7 +93,7 @@ async def test_a_repeated_call_with_an_idempotency_key_returns_the_first_job(app
             await app.enqueue_many([once.bind(7), once.bind(7)])
 
 
-async def test_a_job_that_expires_is_skipped_if_it_starts_too_late(
+async def test_the_time_to_start_is_counted_from_the_time_of_the_job(
     app: App, engine: Engine
 ) -> None:
     @app.task(name="news", expires_in=60, schedule=every(3600))

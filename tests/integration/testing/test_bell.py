@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 from hourbell import App, Cancel, Context, Dead, Retry, RetryAfter, RunInfo, Snooze, cron, every
@@ -158,30 +159,42 @@ async def test_the_exception_of_a_task_is_raised_where_it_ran(
         await bell.result_of(job)
 
 
-@pytest.mark.hourbell(raises=False, concurrency=5)
-async def test_what_a_task_decides_is_not_raised(hourbell_app: App, bell: Bell) -> None:
+@pytest.mark.hourbell(at=MARCH, raises=False, concurrency=5)
+async def test_what_a_task_decides_is_not_raised_and_has_its_delay(
+    hourbell_app: App, bell: Bell
+) -> None:
+    runs: list[tuple[str, int, float]] = []
+
     @hourbell_app.task(name="decide", retry=Retry.delays(60))
-    async def decide(ctx: Context, how: str) -> str:
-        if ctx.attempt > 1:
-            return "second attempt"
+    async def decide(ctx: Context, how: str) -> None:
+        is_first = how not in {earlier for earlier, *_ in runs}
+        runs.append((how, ctx.attempt, (bell.clock.now - MARCH).total_seconds()))
         match how:
-            case "snooze" if ctx.fence < 2:
+            case "snooze" if is_first:
                 raise Snooze(30)
-            case "retry":
+            case "retry" if is_first:
                 raise RetryAfter(10)
             case "cancel":
                 raise Cancel("not needed")
             case "dead":
                 raise Dead("broken")
-        return "first attempt"
 
     jobs = {how: await decide.enqueue(how=how) for how in ("snooze", "retry", "cancel", "dead")}
     await bell.clock.advance(minutes=2, raises=True)
-    statuses = {how: (await job.get()).status for how, job in jobs.items()}
-    assert statuses["cancel"] == "CANCELLED"
-    assert statuses["dead"] == "DEAD"
-    assert await bell.result_of(jobs["retry"]) == "second attempt"
-    assert statuses["snooze"] in ("SUCCEEDED", "SCHEDULED")
+    assert {how: (await job.get()).status for how, job in jobs.items()} == {
+        "snooze": "SUCCEEDED",
+        "retry": "SUCCEEDED",
+        "cancel": "CANCELLED",
+        "dead": "DEAD",
+    }
+    assert sorted(runs) == [
+        ("cancel", 1, 0.0),
+        ("dead", 1, 0.0),
+        ("retry", 1, 0.0),
+        ("retry", 2, 10.0),  # in place of the delay of its policy
+        ("snooze", 1, 0.0),
+        ("snooze", 1, 30.0),
+    ]
 
 
 async def test_a_payload_that_does_not_fit_and_a_timeout_are_raised_too(
@@ -441,6 +454,28 @@ async def test_inline_what_is_due_has_run_when_enqueue_returns(
     assert ran[-1] == 5
 
 
+@pytest.mark.hourbell(mode="inline", at=MARCH)
+async def test_inline_a_job_of_a_transaction_runs_after_the_commit(
+    hourbell_app: App, bell: Bell
+) -> None:
+    ran: list[int] = []
+
+    @hourbell_app.task(name="note")
+    async def note(number: int) -> None:
+        ran.append(number)
+
+    connection = await asyncpg.connect(bell.url)
+    try:
+        async with connection.transaction():
+            await note.configure(connection=connection).enqueue(number=1)
+            await bell.drain()
+            assert ran == []
+        await note.enqueue(number=2)
+    finally:
+        await connection.close()
+    assert sorted(ran) == [1, 2]
+
+
 @at_march
 def test_a_plain_test_uses_the_twins(hourbell_app: App, bell: Bell) -> None:
     @hourbell_app.task(name="plain")
@@ -486,6 +521,32 @@ async def test_a_rate_limit_and_a_concurrency_key_are_kept(hourbell_app: App, be
 
 @at_march
 async def test_a_job_that_is_too_late_to_start_is_skipped(hourbell_app: App, bell: Bell) -> None:
+    ran: list[int] = []
+
+    @hourbell_app.task(name="one", concurrency_key="account:1", retry=Retry.delays(60))
+    async def one(ctx: Context, number: int) -> None:
+        ran.append(number)
+        if number == 0 and ctx.attempt == 1:
+            raise ValueError("not now")
+
+    first = await one.enqueue(number=0)  # the others wait for its second attempt
+    late = [
+        await one.configure(expires_at=MARCH + timedelta(seconds=59)).enqueue(number=1),
+        await one.configure(expires_in=59).enqueue(number=2),
+    ]
+    in_time = await one.configure(expires_at=MARCH + timedelta(seconds=61)).enqueue(number=3)
+    await bell.clock.advance(minutes=5, raises=False)
+    for job in late:
+        view = await job.get()
+        assert (view.status, view.reason) == ("SKIPPED", "start_deadline")
+    assert [(await job.get()).status for job in (first, in_time)] == ["SUCCEEDED"] * 2
+    assert ran == [0, 0, 3]
+
+
+@at_march
+async def test_a_job_that_has_not_ended_by_its_deadline_is_dead(
+    hourbell_app: App, bell: Bell
+) -> None:
     @hourbell_app.task(name="paused", retry=Retry.delays(3600))
     async def paused() -> None:
         raise ValueError("not now")
