@@ -18,6 +18,7 @@ import psycopg.rows
 import pytest
 import sqlalchemy
 import uvicorn
+from django.db.transaction import atomic
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as aio
 
@@ -32,6 +33,7 @@ from hourbell.guard import (
 )
 from hourbell.guard.clock import unix_seconds
 from hourbell.security.secrets import new_signing_secret
+from integration.library.test_connections import django_connection, forget_django_connection
 
 SECRET = new_signing_secret()
 GUARD = Guard([SECRET])
@@ -451,6 +453,34 @@ async def test_sqlalchemy_with_asyncio(own: str) -> None:
     ):
         assert turn.done
     await other.dispose()
+
+
+async def test_django(own: str) -> None:
+    def view() -> None:
+        connection = django_connection(own)
+
+        def once(fence: int) -> Any:
+            with atomic(using="shop"), GUARD.once_sync(connection, delivery(fence)) as turn:
+                done = turn.done
+                if not done:
+                    with connection.cursor() as cursor:
+                        cursor.execute("insert into effects values ('exe_1', %s)", [fence])
+                    turn.answer = f"by {fence}"
+            return done, turn.answer
+
+        def count() -> int:
+            with connection.cursor() as cursor:
+                cursor.execute("select count(*) from effects")
+                return int(cursor.fetchone()[0])
+
+        try:
+            check(once, count)
+            with pytest.raises(NoTransaction), GUARD.once_sync(connection, delivery(9, "exe_2")):
+                pytest.fail("it could be done twice")
+        finally:
+            forget_django_connection()
+
+    await asyncio.to_thread(view)
 
 
 # The embedded server listens on a unix socket, whose folder is in the query of the DSN.

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import json
+import re
+import subprocess
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -18,10 +21,12 @@ from hourbell.engine.life.create.rows import key_number
 from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import job_text, parse_job_id
 from hourbell.model.jobs import decode_job
+from hourbell.store.embedded import program_path
 from hourbell.store.function_set import function_set
 from hourbell.store.migrations import grant_enqueue, migrate
 from integration.life.support import START, Hand, admit_all, eventually, travel, working
 
+PAGE = Path(__file__).parents[3] / "docs" / "sql.md"
 TRY = "select * from hourbell.try_enqueue($1, $2, $3, $4, $5)"
 
 
@@ -335,6 +340,33 @@ async def test_a_trigger_enqueues_with_the_options_that_a_worker_declared(
     assert [job.action.payload for job in jobs] == [{"cart_id": 7}, {"cart_id": 8}]
     assert {(job.queue, job.timeout_seconds) for job in jobs} == {("mail", 60)}
     assert {job.retry_policy.delays_seconds for job in jobs} == {(60, 300)}
+
+
+async def test_what_the_page_prints_runs_in_psql(
+    conn: asyncpg.Connection, engine: Engine, database: str
+) -> None:
+    (printed,) = re.findall(r"^    begin;\n(?:    .*\n)+", PAGE.read_text("utf-8"), re.MULTILINE)
+    await engine.tasks(["shop.send_reminder"], await engine.clock.now())
+    await conn.execute("create table orders (id int, customer int)")
+    command = [program_path("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]
+    try:
+        for end in ("rollback", "commit"):
+            ran = await asyncio.to_thread(
+                subprocess.run,
+                [*command, "--set", "ON_ERROR_STOP=1", database],
+                input=printed.replace("commit", end),
+                capture_output=True,
+                text=True,
+            )
+            assert (ran.returncode, ran.stderr) == (0, "")
+            assert await live(conn) == (end == "commit")
+    finally:
+        await conn.execute("drop table orders")
+    row = await conn.fetchrow("select id, spec from hourbell.live")
+    assert row is not None
+    assert ran.stdout == f"{job_text(row['id'])}\n"
+    assert decode_job(row["spec"]).action.payload == {"cart_id": 7}
+    assert await outcomes(conn, keys=["shop.send_reminder:cart:7"]) == ["duplicate"]
 
 
 async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
