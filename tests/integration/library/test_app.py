@@ -26,6 +26,7 @@ from hourbell.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
+from hourbell.model.ids import job_text
 from hourbell.model.jobs import decode_job
 from ports import free_port
 
@@ -102,6 +103,17 @@ async def test_many_jobs_are_created_together_or_not_at_all(app: App, engine: En
     with pytest.raises(InvalidArguments, match="timeout must be from 1"):
         await app.enqueue_many([remind.bind(1), remind.configure(timeout=100_000).bind(2)])
     assert len(await stored(engine)) == 33
+
+
+async def test_ten_thousand_jobs_are_created_by_one_call_in_the_order_of_its_calls(
+    app: App, engine: Engine
+) -> None:
+    jobs = await app.enqueue_many(app.get_task("remind").bind(i) for i in range(10_000))
+    rows = await engine.database.fetch(
+        "select id, (spec::json #>> '{action,payload,cart_id}')::int as cart from hourbell.live"
+    )
+    carts = {job_text(row["id"]): row["cart"] for row in rows}
+    assert [carts[job.id] for job in jobs] == list(range(10_000))
 
 
 async def test_calls_that_wait_for_a_connection_are_sent_together_and_judged_alone(

@@ -113,12 +113,16 @@ WORKER_OF_OTHERS = """
 import asyncio, pathlib
 from hourbell import App, Context
 
-app = App("shop", imports=["shop_mail"])
+app = App("shop", imports=["shop.*_tasks"])
+
+
+@app.task(queue="reports")
+async def report() -> None: ...
 """
 TASKS_OF_OTHERS = """
 import asyncio, pathlib
 from hourbell import Context
-from shop import app
+from shop.tasks import app
 
 @app.task(queue="mail")
 async def slow(ctx: Context) -> str:
@@ -132,20 +136,31 @@ async def slow(ctx: Context) -> str:
 async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
     tmp_path: Path, database: str
 ) -> None:
-    (tmp_path / "shop.py").write_text(WORKER_OF_OTHERS)
-    (tmp_path / "shop_mail.py").write_text(TASKS_OF_OTHERS)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "tasks.py").write_text(WORKER_OF_OTHERS)
+    (tmp_path / "shop" / "mail_tasks.py").write_text(TASKS_OF_OTHERS)
     env = environment(tmp_path, free_port()) | {"HOURBELL_DATABASE_URL": database}
     with (tmp_path / "worker.log").open("w") as log:
         worker = subprocess.Popen(
-            ["hourbell", "worker", "shop", "--concurrency", "2", "--name", "w1"],
+            (
+                *("hourbell", "worker", "shop.tasks:app", "--queues", "mail,default"),
+                *("--concurrency", "50", "--name", "w1"),
+            ),
             cwd=tmp_path,
             env=env,
             stdout=log,
             stderr=log,
         )
     try:
-        until_said(tmp_path / "worker.log", "is up: queues mail, concurrency 2.", worker)
+        until_said(tmp_path / "worker.log", "is up: queues mail, default, concurrency 50.", worker)
+        until_said(tmp_path / "worker.log", "1 of its 2 tasks will never run here.", worker)
         connection = await asyncpg.connect(database)
+        serving = (
+            "select slots, array(select q.name from hourbell.queues as q where q.id = any(s.queues) order by 1)"
+            " from hourbell.sessions as s where worker = 'w1'"
+        )
+        session = await eventually(lambda: connection.fetchrow(serving))
+        assert tuple(session) == (50, ["default", "mail"])
         await connection.execute("select hourbell.enqueue('shop.slow')")
         deadline = time.monotonic() + 60
         while not (tmp_path / "began").exists():
