@@ -184,7 +184,7 @@ class Snooze(_Decision):
 
 
 class RetryAfter(_Decision):
-    """The attempt failed; retry after at least this delay, if retries are left."""
+    """The attempt failed; retry after this delay instead of the policy's, if retries are left."""
 
     def __init__(self, delay: float | timedelta, why: str = "") -> None:
         super().__init__(why or f"retry requested after {delay}")
