@@ -96,7 +96,11 @@ def _check_hosts(database_url: str) -> None:
     try:
         hosts = urlsplit(database_url).netloc.rpartition("@")[2].split(",")
     except ValueError as error:
-        raise ConfigurationError(f"The URL cannot be read: {error}.") from None
+        # Recent Pythons, and with them asyncpg, take brackets at the first host only.
+        raise ConfigurationError(
+            f"The URL cannot be read: {error}. If an IPv6 address comes after another host, write "
+            f"the hosts after the name of the database: postgresql:///x?host=db:5432,[::1]:5432."
+        ) from None
     for host in hosts:
         _, _, port = host.rpartition("]")[2].partition(":")  # [::1]:5432
         if port and not (port.isdecimal() and 0 < int(port) <= 65535):

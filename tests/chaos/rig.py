@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +28,7 @@ import msgspec
 import psutil
 import uvloop
 
+from answers import opened
 from chaos import evidence, http_worker
 from chaos.builds import OLDER, PRESENT, Build, extract
 from chaos.checker import Figures, Promise, Violation, check, figures
@@ -350,7 +350,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 def _says_ready(name: str, port: int) -> bool:
     path = "" if name == "receiver" else "readyz"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=2):
+        with opened(f"http://127.0.0.1:{port}/{path}", timeout=2):
             return True
     except urllib.error.HTTPError as answer:
         return name == "receiver" and answer.code == 404

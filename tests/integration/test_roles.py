@@ -83,6 +83,9 @@ def running(dsn: str, *roles: str) -> Iterator[dict[str, tuple[subprocess.Popen[
 async def is_ready(port: int) -> bool:
     try:
         await asyncio.to_thread(ask, port, "/readyz")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
     return True
@@ -204,8 +207,9 @@ async def test_an_api_that_others_can_reach_starts_only_when_there_is_a_key(
         api = hourbell("api", dsn, port, HOURBELL_HOST="0.0.0.0")
         try:
             await says(port, database=True, migrated=True)
-            with pytest.raises(urllib.error.HTTPError, match="401"):
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
                 await asyncio.to_thread(ask, port, "/api/v1/jobs")
+            refused.value.close()
             assert await asyncio.to_thread(ask, port, "/api/v1/jobs", None, key) == {
                 "items": [],
                 "next_page_token": None,
@@ -263,7 +267,8 @@ def checks(port: int) -> dict[str, bool]:
     try:
         answer = ask(port, "/readyz")
     except urllib.error.HTTPError as error:
-        answer = json.load(error)
+        with error:
+            answer = json.load(error)
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return {}
     found: dict[str, bool] = answer["checks"]

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import services
+from answers import opened
 from hourbell.store import embedded
 from hourbell.store.migrations import migrate
 from ports import free_port
@@ -56,7 +57,7 @@ class Up:
             headers={"Content-Type": "application/json"}
             | ({"Idempotency-Key": key} if key else {}),
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with opened(request, timeout=10) as answer:
             return json.load(answer)
 
     def answers(self, method: str, path: str) -> bool:
@@ -231,7 +232,7 @@ def test_every_address_of_the_greeting_answers(shared: Up) -> None:
     assert f"Dashboard http://127.0.0.1:{shared.port}\n" in shared.greeting
     assert len(addresses) == 6
     for address in addresses:
-        with urllib.request.urlopen(address.replace("JOB_ID", job_id), timeout=10) as answer:
+        with opened(address.replace("JOB_ID", job_id), timeout=10) as answer:
             assert answer.status == 200
 
 

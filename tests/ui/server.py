@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from answers import opened
 from ports import free_port
 
 PATIENCE_SECONDS = 180.0
@@ -110,7 +111,7 @@ class Server:
             data=None if body is None else json.dumps(body).encode(),
             headers=headers,
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with opened(request, timeout=20) as answer:
             return json.load(answer)
 
     def until_ready(self) -> None:

@@ -79,7 +79,7 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
             "postgresql://ada:a/b@db/x",
             "In a password, write a colon, slash or @ as %3A",
         ),
-        ("HOURBELL_DATABASE_URL", "postgresql://[::1/x", "cannot be read"),
+        ("HOURBELL_DATABASE_URL", "postgresql://[::1/x", "cannot be read: Invalid IPv6 URL. If an"),
         ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
     ],
 )
@@ -108,7 +108,12 @@ def test_a_wrong_url_is_not_repeated_because_of_its_password() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["postgresql:///x?host=/run", "postgres://a:1,[::1]:2,c/x", "postgresql://ada:a%3Ab@db:5432/x"],
+    [
+        "postgresql:///x?host=/run",
+        "postgres://[::1]:2,a:1,c/x",
+        "postgresql://ada@/x?host=a:1,[::1]:2,c",
+        "postgresql://ada:a%3Ab@db:5432/x",
+    ],
 )
 def test_urls_of_sockets_and_of_several_hosts_are_taken(url: str) -> None:
     assert from_environment(HOME | {"HOURBELL_DATABASE_URL": url}).database_url == url

@@ -348,6 +348,9 @@ _running: set[asyncio.Task[Any]] = set()  # the loop keeps only weak references
 
 def shown_dsn(dsn: str) -> str:
     """The name of a database, without its password."""
-    parts = urlsplit(dsn)
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:
+        return "?"
     name = parts.path.removeprefix("/") or "?"
     return f"{name} on {parts.hostname}" if parts.hostname else name

@@ -28,6 +28,17 @@ from ports import free_port
 
 HOST = "hooks.example"
 FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2090, 1, 1, tzinfo=UTC)
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Authority:
@@ -39,7 +50,10 @@ class Authority:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
         authority = x509.BasicConstraints(ca=True, path_length=0)
-        signed = self._unsigned(self.name, self.key, UNTIL).add_extension(authority, critical=True)
+        unsigned = self._unsigned(self.name, self.key, UNTIL).add_extension(
+            authority, critical=True
+        )
+        signed = unsigned.add_extension(SIGNS_CERTIFICATES, critical=True)
         self.file.write_bytes(pem(signed.sign(self.key, hashes.SHA256())))
 
     def certificate(self, host: str, until: datetime = UNTIL) -> Path:

@@ -238,6 +238,9 @@ async def test_a_database_that_is_missing_or_not_migrated_is_explained(
         await shop(missing).open()
     with pytest.raises(ConfigurationError, match=r"x on 127\.0\.0\.1: invalid literal"):
         await shop("postgresql://u:secret@127.0.0.1:port/x").open()
+    with pytest.raises(ConfigurationError, match=r"the database \?: Invalid IPv6 URL") as caught:
+        await shop("postgresql://u:secret@[::1/x").open()
+    assert "secret" not in caught.value.message
 
 
 async def test_a_database_that_cannot_be_reached_is_not_taken_for_a_failed_write() -> None:

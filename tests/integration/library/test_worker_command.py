@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+from answers import opened
 from exposition import Metric, parsed
 from hourbell import App
 from hourbell.engine.core import Engine
@@ -25,7 +25,7 @@ TESTS = Path(__file__).parents[2]
 
 def is_ready(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        with opened(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
             checks = json.load(answer)["checks"]
             return bool(checks["worker"] and checks["database"])
     except (urllib.error.URLError, ConnectionError):
@@ -33,7 +33,7 @@ def is_ready(port: int) -> bool:
 
 
 def metrics_of(port: int) -> dict[str, Metric]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with opened(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         return parsed(answer.read().decode())
 
 

@@ -24,6 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from structlog.testing import capture_logs
 
+from answers import opened
 from hourbell.observe.exporting import configure_traces, flush_traces, forward_logs
 from integration.life.support import eventually
 from ports import free_port
@@ -114,7 +115,7 @@ async def ask(port: int, path: str, body: object = None, **headers: str) -> Any:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **headers},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with opened(request, timeout=10) as answer:
             return json.load(answer)
 
     return await asyncio.to_thread(send)

@@ -447,7 +447,7 @@ def test_files_are_json_or_lines_of_json_or_yaml(tmp_path: Path, text: str, valu
         ('{\n\t"a": 1,\n\t"a": 2\n}', "neither valid JSON (the key 'a' appears twice) nor"),
         ('{"a": 1,\n "a": 2}', "valid YAML (line 2, column 2: the key 'a' appears twice)"),
         ('{"a": 1}\n{"b": 1, "b": 2}', "JSON (line 2: the key 'b' appears twice)"),
-        ('{\n\t"a": 1,\n}', "neither valid JSON (line 3, column 1: "),
+        ('{\n\t"a": 1\n\t"b": 2\n}', "neither valid JSON (line 3, column 2: "),
         (r'{"a": "\ud83d"}', "valid YAML (line 1, column 7: a \\u escape is half of a surrogate"),
         (r'a: "\ude00\ud83d"', "line 1, column 4: a \\u escape is half of a surrogate pair"),
         ("[" * 100_000, "neither valid JSON ("),
