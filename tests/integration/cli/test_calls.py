@@ -372,6 +372,25 @@ def test_a_terminal_gets_colours_and_a_table_that_fits_and_a_pipe_gets_neither(
     assert "\x1b" not in piped
 
 
+def test_a_terminal_shows_how_far_long_work_is(hourbell: Command, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    job = {"schedule": {"every_seconds": 86_400}, "action": {"type": "TASK", "name": "count"}}
+    many = [job | {"name": f"long-{n}", "labels": {"kind": "long"}} for n in range(2_001)]
+    file.write_text(json.dumps(many))
+    seen = hourbell.on_terminal("jobs", "create", "-f", str(file))
+    assert re.search(r"Creating jobs  \[ +\]  0 of 2,001", seen)
+    assert re.search(r"Creating jobs  \[#{35,39} +\]  2,000 of 2,001", seen)
+    assert re.search(r"\rjob_\w{13}\nCreated 2,001 of 2,001 jobs.\n$", seen)
+    for verb in ("pause", "resume"):
+        seen = hourbell.on_terminal("jobs", verb, "--label", "kind:long")
+        assert f"Jobs {verb}d: 2,000" in seen
+        assert seen.endswith(f"\r2,001 jobs were {verb}d.\n")
+    file.write_text(json.dumps({"owner": "long", "jobs": [job | {"name": n} for n in "abc"]}))
+    seen = hourbell.on_terminal("apply", "-f", str(file))
+    assert [f"{n} of 3" in seen for n in range(4)] == [True, True, True, False]
+    assert "\r" not in hourbell.good("jobs", "pause", "--label", "kind:long").err
+
+
 def test_what_a_terminal_would_obey_is_shown_and_not_sent(hourbell: Command, url: str) -> None:
     body = json.dumps({"text": "\u001b]0;title\u0007 \u202e"})
     made(hourbell, "escapes", "--cron", "0 3 1 1 *", "--url", f"{url}/livez", "--body", body)
