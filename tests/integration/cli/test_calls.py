@@ -533,6 +533,7 @@ def test_executions_are_listed_by_statuses_reason_queue_and_label(
     execution = hourbell.good("jobs", "run", job).out.strip()
     eventually(lambda: status(hourbell, execution) == "DEAD")
     waiting = made(hourbell, "waits", "--delay", "86400", "--task", "t", "--queue", "odd")
+    elsewhere = made(hourbell, "waits", "--delay", "86400", "--task", "t")
 
     def found(*filters: str) -> list[str]:
         listed = hourbell.good("executions", "list", *filters, "-o", "json").json
@@ -545,7 +546,7 @@ def test_executions_are_listed_by_statuses_reason_queue_and_label(
     assert found("--label", "kind:odd") == [execution]
     assert found("--label", "kind:odd", "--reason", "non_retryable") == [execution]
     assert found("--label", "kind:odd", "--reason", "retries_exhausted") == []
-    hourbell.good("jobs", "delete", "--yes", waiting)
+    hourbell.good("jobs", "delete", "--yes", waiting, elsewhere)
 
 
 def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command) -> None:
