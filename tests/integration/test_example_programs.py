@@ -141,6 +141,22 @@ def test_payments_are_retried_where_a_retry_helps(server: Server) -> None:
     assert lines[-1] == "Charged: good card, slow card, unlucky card; each once."
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ("shop_reminder.A_DAY", "86400.0"),
+        ("payment_retries.DELAYS", "[60, 300, 1800]"),
+        ("payment_retries.charge.options.retry.policy.delays_seconds", "(60, 300, 1800)"),
+        ("billing.CUSTOMERS", "50000"),
+    ],
+)
+def test_without_variables_a_day_a_minute_and_the_customers_are_real(
+    server: Server, values: str, shown: str
+) -> None:
+    module = values.partition(".")[0]
+    assert run(server, "python", "-c", f"import {module}; print({values})") == [shown]
+
+
 def test_customers_are_billed_at_their_own_midnights(server: Server) -> None:
     for _ in range(2):  # the second time keeps the jobs
         lines = run(server, "python", "billing.py", CUSTOMERS="200")

@@ -10,7 +10,7 @@ import click
 
 from hourbell.cli.files import check_owner, read_documents, shown
 from hourbell.cli.jobs import schedule_text
-from hourbell.cli.output import instant_text, plain, print_json, say, show_progress, uses_color
+from hourbell.cli.output import Progress, instant_text, plain, print_json, say, uses_color
 from hourbell.cli.reconcile import (
     OWNER_LABEL,
     Change,
@@ -197,18 +197,21 @@ def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
     verbs = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)
     failed: list[str] = []
     due = [change for change in changes if change.verb in verbs]
-    for number, change in enumerate(due, 1):
-        try:
-            _carry_out_one(client, change)
-        except (AccessDenied, Unavailable, Unreachable):
-            say(
-                f"{number - 1:,} of {len(due):,} changes were made. Run apply again to make the rest."
-            )
-            raise
-        except ClientError as error:
-            failed.append(change.name)
-            say(f"hourbell: {plain(change.name)}: {plain(error.message)}")
-        show_progress("Applying", number, len(due))
+    with Progress("Applying", len(due)) as progress:
+        for done, change in enumerate(due):
+            progress.show(done)
+            try:
+                _carry_out_one(client, change)
+            except (AccessDenied, Unavailable, Unreachable):
+                progress.hide()
+                say(
+                    f"{done:,} of {len(due):,} changes were made. Run apply again to make the rest."
+                )
+                raise
+            except ClientError as error:
+                progress.hide()
+                failed.append(change.name)
+                say(f"hourbell: {plain(change.name)}: {plain(error.message)}")
     return failed
 
 

@@ -13,6 +13,7 @@ from hourbell.cli.executions import ATTEMPT_COLUMNS, attempt_cells
 from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
+    Progress,
     instant_text,
     print_fields,
     print_json,
@@ -202,18 +203,19 @@ def replay_command(
         return
     selected = _selected(session, options)
     replayed, left, token = 0, 0, None
-    while True:
-        part = session.client.dead_letters.replay_many(
-            **selected, rate_per_second=rate, page_token=token
-        )
-        replayed, left, token = replayed + part.replayed, left + part.left, part.next_page_token
-        if token is None:
-            break
-        say(f"{replayed} replayed so far …")
-        if rate is not None and part.last_run_at is not None:
-            # The rate counts from each call, so the next call waits until these have come due.
-            now = datetime.now(UTC)  # noqa: TID251 - how long the user waits
-            time.sleep(max(0.0, (part.last_run_at - now).total_seconds()))
+    with Progress("Dead letters replayed") as progress:
+        while True:
+            part = session.client.dead_letters.replay_many(
+                **selected, rate_per_second=rate, page_token=token
+            )
+            replayed, left, token = replayed + part.replayed, left + part.left, part.next_page_token
+            if token is None:
+                break
+            progress.show(replayed)
+            if rate is not None and part.last_run_at is not None:
+                # The rate counts from each call, so the next call waits until these have come due.
+                now = datetime.now(UTC)  # noqa: TID251 - how long the user waits
+                time.sleep(max(0.0, (part.last_run_at - now).total_seconds()))
     _report(session, {"replayed": replayed, "left": left})
 
 
@@ -244,12 +246,13 @@ def purge_command(
         return
     selected = _selected(session, options)
     purged, token = 0, None
-    while True:
-        part = session.client.dead_letters.purge_many(**selected, page_token=token)
-        purged, token = purged + part.purged, part.next_page_token
-        if token is None:
-            break
-        say(f"{purged} removed so far …")
+    with Progress("Dead letters removed") as progress:
+        while True:
+            part = session.client.dead_letters.purge_many(**selected, page_token=token)
+            purged, token = purged + part.purged, part.next_page_token
+            if token is None:
+                break
+            progress.show(purged)
     _report(session, {"purged": purged})
 
 

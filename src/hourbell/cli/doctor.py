@@ -24,7 +24,7 @@ from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.cli.remote import REFUSED
 from hourbell.compose import open_engine
 from hourbell.engine.views.diagnosis import Finding, Level, examine, findings
-from hourbell.model.errors import HourbellError
+from hourbell.model.errors import HourbellError, IncompatibleDatabase, UnreleasedDatabase
 from hourbell.settings import Settings, from_environment
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.embedded import embedded_dsn
@@ -76,6 +76,9 @@ async def _examine() -> Sequence[Finding]:
         else:
             what, _, advice = database_problem(error).partition(". ")
             found.append(Finding("database", Level.FAILURE, what, advice))
+    except (IncompatibleDatabase, UnreleasedDatabase) as error:
+        what, _, advice = error.message.partition(". ")
+        found.append(Finding("schema", Level.FAILURE, what, advice))
     except HourbellError as error:
         found.append(Finding("database", Level.FAILURE, error.message))
     except (TimeoutError, asyncpg.PostgresError) as error:

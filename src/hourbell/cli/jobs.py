@@ -14,14 +14,13 @@ from hourbell.cli.files import read_documents, shown, with_type
 from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
+    Progress,
     instant_text,
     print_fields,
     print_json,
     print_list,
     print_table,
     say,
-    show_count,
-    show_progress,
 )
 from hourbell.cli.params import Instant, InstantOrWall
 from hourbell.cli.remote import (
@@ -164,12 +163,15 @@ def _create_from(session: Session, file: str, key: str | None) -> None:
     jobs = _jobs_in(file)
     results: list[CreatedJob | RefusedJob] = []
     refused = 0
+    progress = Progress("Creating jobs", len(jobs))
     try:
         for start in range(0, len(jobs), CHUNK):
+            progress.show(start)
             chunk_key = key and f"{key}-{start // CHUNK}"
             chunk = session.client.jobs.create_many(
                 jobs[start : start + CHUNK], idempotency_key=chunk_key
             )
+            progress.hide()
             for number, result in enumerate(chunk, start):
                 if isinstance(result, RefusedJob):
                     refused += 1
@@ -177,12 +179,13 @@ def _create_from(session: Session, file: str, key: str | None) -> None:
                 elif not session.as_json:
                     click.echo(result.job_id)
             results += chunk
-            show_progress("Creating jobs", len(results), len(jobs))
     except (Unavailable, Unreachable):
+        progress.hide()
         some = min(CHUNK, len(jobs) - len(results))
         say(f"Up to {some:,} more jobs may have been created. " + _how_to_repeat(key))
         raise
     finally:
+        progress.hide()
         if session.as_json:
             print_json(results)
         say(f"Created {len(results) - refused:,} of {len(jobs):,} jobs.")
@@ -549,11 +552,11 @@ _Step = tuple[int, int, str | None]  # changed, not changed, and the token to co
 def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) -> None:
     """Change jobs a thousand at a time, and report progress."""
     changed, left, token = step(None)
-    while token is not None:
-        show_count(f"Jobs {done}", changed, is_over=False)
-        more, more_left, token = step(token)
-        changed, left = changed + more, left + more_left
-        show_count(f"Jobs {done}", changed, is_over=token is None)
+    with Progress(f"Jobs {done}") as progress:
+        while token is not None:
+            progress.show(changed)
+            more, more_left, token = step(token)
+            changed, left = changed + more, left + more_left
     if session.as_json:
         print_json({done: changed, "left": left})
     else:

@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import click
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 T = TypeVar("T")
 
 GAP = 2  # spaces between columns
+_MIN_BAR, _MAX_BAR = 5, 40  # columns of a progress bar
 _COLORS = {
     "SCHEDULED": "cyan",
     "QUEUED": "cyan",
@@ -58,16 +59,48 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def show_progress(label: str, done: int, total: int) -> None:
-    """Show progress on one line; only on a terminal."""
-    if sys.stderr.isatty():
-        click.echo(f"\r{label}: {done:,} of {total:,}", nl=done >= total, err=True)
+class Progress:
+    """How far a long command is, on one line of the terminal; nothing if stderr is not a terminal.
+
+    Whatever else is printed would follow on that line, so it is hidden before that and at the end of the block.
+    """
+
+    def __init__(self, label: str, total: int | None = None) -> None:
+        self._label, self._total = label, total  # None: not known, so there is only a number
+        self._shown = 0  # columns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hide()
+
+    def show(self, done: int) -> None:
+        """Show how much is done."""
+        if sys.stderr.isatty():
+            self.hide()
+            line = progress_line(self._label, done, self._total, terminal_width() - 1)
+            click.echo(line, nl=False, err=True)
+            self._shown = len(line)
+
+    def hide(self) -> None:
+        """Clear the line, if anything is shown."""
+        if self._shown:
+            click.echo(f"\r{' ' * self._shown}\r", nl=False, err=True)
+            self._shown = 0
 
 
-def show_count(label: str, done: int, is_over: bool) -> None:
-    """Show progress when the total is unknown; only on a terminal."""
-    if sys.stderr.isatty():
-        click.echo(f"\r{label}: {done:,}", nl=is_over, err=True)
+def progress_line(label: str, done: int, total: int | None, width: int) -> str:
+    """A label, a bar and numbers, at most `width` wide; the bar is left out if it would be short."""
+    if total is None:
+        return f"{label}: {done:,}"[:width]
+    numbers = f"{done:,} of {total:,}"
+    widest = len(f"{total:,} of {total:,}")  # so that the bar keeps its width
+    room = min(_MAX_BAR, width - len(label) - widest - 2 * GAP - len("[]"))
+    if room < _MIN_BAR:
+        return f"{label}: {numbers}"[:width]
+    filled = room * done // total
+    return f"{label}{' ' * GAP}[{'#' * filled}{' ' * (room - filled)}]{' ' * GAP}{numbers}"
 
 
 def print_json(value: object) -> None:

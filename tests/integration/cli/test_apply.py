@@ -149,6 +149,23 @@ def test_jobs_of_another_owner_are_not_taken_over(hourbell: Command, file: File)
     assert f"belongs to the owner {file.owner}, not thief" in refused.err
 
 
+def test_the_owner_may_be_named_on_the_command_line(hourbell: Command, file: File) -> None:
+    file.replace(f"owner: {file.owner}\n", "")
+    unnamed = hourbell(*file.args)
+    assert (unnamed.code, "names no owner" in unnamed.err) == (2, True)
+    owner = ("--owner", file.owner)
+    assert changes(hourbell, file, *owner) == {"nightly": "create", "often": "create"}
+    assert set(jobs(hourbell, file)) == {"nightly", "often"}
+    file.write("jobs: []")
+    assert changes(hourbell, file, "--prune", "--owner", "somebody-without-jobs") == {}
+    assert set(jobs(hourbell, file)) == {"nightly", "often"}
+    assert changes(hourbell, file, "--prune", *owner) == {"nightly": "delete", "often": "delete"}
+    assert jobs(hourbell, file) == {}
+    file.write("owner: a\njobs: []")
+    other = hourbell(*file.args, *owner)
+    assert (other.code, f"belongs to the owner a, not {file.owner}" in other.err) == (2, True)
+
+
 def test_defaults_of_a_queue_are_no_difference(hourbell: Command, file: File) -> None:
     hourbell.good("queues", "set", "slow", "--default-timeout-seconds", "77")
     file.replace(

@@ -1,14 +1,16 @@
 """Commands that call a server: jobs, executions, dead letters, tenants, queues, secrets."""
 
 import json
+import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from integration.cli.conftest import Command, Done, eventually
+from integration.cli.conftest import HOURBELL, Command, Done, eventually
 
 YEARLY = ("--cron", "0 3 1 1 *", "--task", "count")
 
@@ -372,6 +374,33 @@ def test_a_terminal_gets_colours_and_a_table_that_fits_and_a_pipe_gets_neither(
     assert "\x1b" not in piped
 
 
+def test_a_terminal_that_shows_no_colours_gets_none(hourbell: Command) -> None:
+    made(hourbell, "colourless")
+    for command in (("jobs", "list"), ("jobs", "get", "colourless"), ("doctor",)):
+        assert "\x1b" in hourbell.on_terminal(*command)
+        for how in ({"TERM": "dumb"}, {"NO_COLOR": "1"}):
+            assert "\x1b" not in hourbell.on_terminal(*command, **how)
+
+
+def test_a_terminal_shows_how_far_long_work_is(hourbell: Command, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    job = {"schedule": {"every_seconds": 86_400}, "action": {"type": "TASK", "name": "count"}}
+    many = [job | {"name": f"long-{n}", "labels": {"kind": "long"}} for n in range(2_001)]
+    file.write_text(json.dumps(many))
+    seen = hourbell.on_terminal("jobs", "create", "-f", str(file))
+    assert re.search(r"Creating jobs  \[ +\]  0 of 2,001", seen)
+    assert re.search(r"Creating jobs  \[#{35,39} +\]  2,000 of 2,001", seen)
+    assert re.search(r"\rjob_\w{13}\nCreated 2,001 of 2,001 jobs.\n$", seen)
+    for verb in ("pause", "resume"):
+        seen = hourbell.on_terminal("jobs", verb, "--label", "kind:long")
+        assert f"Jobs {verb}d: 2,000" in seen
+        assert seen.endswith(f"\r2,001 jobs were {verb}d.\n")
+    file.write_text(json.dumps({"owner": "long", "jobs": [job | {"name": n} for n in "abc"]}))
+    seen = hourbell.on_terminal("apply", "-f", str(file))
+    assert [f"{n} of 3" in seen for n in range(4)] == [True, True, True, False]
+    assert "\r" not in hourbell.good("jobs", "pause", "--label", "kind:long").err
+
+
 def test_what_a_terminal_would_obey_is_shown_and_not_sent(hourbell: Command, url: str) -> None:
     body = json.dumps({"text": "\u001b]0;title\u0007 \u202e"})
     made(hourbell, "escapes", "--cron", "0 3 1 1 *", "--url", f"{url}/livez", "--body", body)
@@ -396,6 +425,20 @@ def test_a_shell_completes_commands_options_and_profiles(
     words = {"COMP_WORDS": "hourbell ex", "COMP_CWORD": "ex" if shell == "fish" else "1"}
     done = hourbell(_HOURBELL_COMPLETE=f"{shell}_complete", **words)
     assert "executions" in done.out
+
+
+def test_bash_completes_what_a_user_types(hourbell: Command) -> None:
+    typed = """
+eval "$(hourbell completion bash)"
+COMP_WORDS=(hourbell jobs ex) COMP_CWORD=2
+_hourbell_completion hourbell
+echo "${COMPREPLY[@]}"
+"""
+    path = f"{HOURBELL.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", typed], env=hourbell.env | {"PATH": path}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("explain\n", "")
 
 
 def test_a_calendar_is_set_shown_replaced_and_deleted(hourbell: Command) -> None:
@@ -460,6 +503,50 @@ def test_many_jobs_are_paused_and_resumed_at_once(hourbell: Command) -> None:
     assert resumed == {"resumed": 3, "left": 0}
     assert hourbell("jobs", "pause").code == 2
     assert hourbell("jobs", "pause", "b0", "--all").code == 2
+
+
+@pytest.mark.parametrize("selected", ["--tenant bulk", "--queue bulk", "--all"])
+def test_jobs_of_a_tenant_of_a_queue_or_all_are_paused_until_a_time(
+    hourbell: Command, selected: str
+) -> None:
+    inside = made(hourbell, "in-bulk", *YEARLY, "--tenant", "bulk", "--queue", "bulk")
+    outside = made(hourbell, "out-of-bulk")
+    why = ("--reason", selected, "--until", "2031-01-01T00:00:00Z")
+    hourbell.good("jobs", "pause", *selected.split(), *why)
+
+    def paused(job: str) -> Any:
+        return hourbell.good("jobs", "get", job, "-o", "json").json.get("paused")
+
+    assert paused(inside)["reason"] == selected
+    assert paused(inside)["until"] == "2031-01-01T00:00:00Z"
+    assert (paused(outside) is not None) == (selected == "--all")
+    hourbell.good("jobs", "resume", *selected.split(), "--reason", selected)
+    assert (paused(inside), paused(outside)) == (None, None)
+    hourbell.good("jobs", "delete", "--yes", inside, outside)
+
+
+def test_executions_are_listed_by_statuses_reason_queue_and_label(
+    hourbell: Command, url: str
+) -> None:
+    options = ("--cron", "0 3 1 1 *", "--url", f"{url}/nope", "--max-retries", "0")
+    job = made(hourbell, "filtered", *options, "--queue", "odd", "--label", "kind:odd")
+    execution = hourbell.good("jobs", "run", job).out.strip()
+    eventually(lambda: status(hourbell, execution) == "DEAD")
+    waiting = made(hourbell, "waits", "--delay", "86400", "--task", "t", "--queue", "odd")
+    elsewhere = made(hourbell, "waits", "--delay", "86400", "--task", "t")
+
+    def found(*filters: str) -> list[str]:
+        listed = hourbell.good("executions", "list", *filters, "-o", "json").json
+        return [each["execution_id"] for each in listed]
+
+    own = waiting.replace("job_", "exe_")
+    assert found("--queue", "odd") == [own, execution]
+    assert found("--queue", "odd", "--status", "dead", "--status", "scheduled") == [own, execution]
+    assert found("--queue", "odd", "--status", "dead") == [execution]
+    assert found("--label", "kind:odd") == [execution]
+    assert found("--label", "kind:odd", "--reason", "non_retryable") == [execution]
+    assert found("--label", "kind:odd", "--reason", "retries_exhausted") == []
+    hourbell.good("jobs", "delete", "--yes", waiting, elsewhere)
 
 
 def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command) -> None:

@@ -91,6 +91,11 @@ insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_throu
 insert into hourbell.declared (app, key, problem, problem_digest, problem_at) values
   ('shop', 'shop.nightly', 'schedule.exclude: names the calendar bank, which does not exist.', 'd', now()),
   ('shop', 'shop.gone', 'no worker has declared this for an hour', 'd', now() - interval '1 hour');
+insert into hourbell.parked (kind, key, priority, rank, id) values (6, 1, 1, 0, 4);  -- for a task
+insert into hourbell.notices (at, scheduled_for, job, tenant, event) values (now() - interval '1 hour', now(), 1, 1, 1);
+insert into hourbell.function_sets (digest, version, loaded_at, used_at) values
+  ('other', '0.0.1', now() - interval '1 day', now() - interval '1 hour'),
+  ('unused', '0.0.0', now() - interval '2 days', now() - interval '1 day');
 insert into hourbell.dead_letters (id, tenant, died_at, reason, execution)
   values (5, 1, now(), 'retries_exhausted', '{}');
 """
@@ -112,9 +117,9 @@ async def test_a_neglected_cell(
     found = checks(done)
     assert done.code == 1
     failed = {check for check, level in found.items() if level == "failure"}
-    assert failed == {"leader", "planning", "schedules", "workers", "queues"}
+    assert failed == {"leader", "planning", "schedules", "workers", "queues", "notifications"}
     warned = {check for check, level in found.items() if level == "warning"}
-    assert warned == {"commits", "tzdata", "suspects", "dead letters"} | (
+    assert warned == {"commits", "tzdata", "functions", "tasks", "suspects", "dead letters"} | (
         {"pooler"} if server == "pgbouncer" else set()
     )
     what = {one["check"]: one["what"] for one in done.json}
@@ -122,6 +127,63 @@ async def test_a_neglected_cell(
     assert "Mars/Olympus" in what["planning"]
     assert "shop.nightly: schedule.exclude: names the calendar bank" in what["schedules"]
     assert "shop.gone" not in what["schedules"]
+    assert what["functions"] == "1 other builds are in use (0.0.1)"
+    assert all(one["advice"] for one in done.json if one["level"] != "ok")
+
+
+# The function that the product asks for the time.
+_CLOCK_AHEAD = """
+create or replace function hourbell.clock() returns timestamptz language sql volatile
+return clock_timestamp() + interval '5 seconds'
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "level", "what", "advice"),
+    [
+        (_CLOCK_AHEAD, "clock", "warning", "this machine is 5.0", "NTP"),
+        (
+            "insert into hourbell.migrations (name, digest, requires) values ('9999_x.sql', '', '9999_x.sql')",
+            "schema",
+            "failure",
+            "A newer version of Hourbell has applied migration 9999_x.sql",
+            "Run the newer version.",
+        ),
+        (
+            "insert into hourbell.migrations (name, digest) values ('0000_x.sql', '')",
+            "schema",
+            "failure",
+            "A development version of Hourbell has applied migration 0000_x.sql",
+            "Use an empty database",
+        ),
+        (
+            "delete from hourbell.function_sets",
+            "schema",
+            "failure",
+            "lacks tables or functions",
+            "hourbell migrate",
+        ),
+    ],
+)
+async def test_a_clock_that_differs_and_another_schema_are_found(
+    hourbell: Command,
+    postgres: str,
+    new_database: DatabaseMaker,
+    change: str,
+    check: str,
+    level: str,
+    what: str,
+    advice: str,
+) -> None:
+    async with new_database(postgres) as dsn:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(change)
+        await connection.close()
+        done = await asyncio.to_thread(hourbell, "doctor", "-o", "json", HOURBELL_DATABASE_URL=dsn)
+    (found,) = [one for one in done.json if one["check"] == check]
+    assert found["level"] == level
+    assert what in found["what"]
+    assert advice in found["advice"]
 
 
 def dsn_in(pooler: str, dsn: str) -> str:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 import types
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -39,6 +41,30 @@ def until_said(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
     while text not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def recurring_job_of_the_readme() -> bytes:
+    """The body of the request in the section `A recurring job`."""
+    section = (ROOT / "README.md").read_text("utf-8").partition("## A recurring job")[2]
+    (body,) = re.findall(r"^    (\{\"name\".*?\})$", section, re.MULTILINE | re.DOTALL)
+    return str(body).encode()
+
+
+def asked(port: int, path: str, body: bytes | None = None) -> Any:
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "readme"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def until_succeeded(port: int, job: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        (run,) = asked(port, f"/api/v1/jobs/{job}/executions")["items"]
+        if run["status"] == "SUCCEEDED":
+            return
+        assert time.monotonic() < deadline, run
         time.sleep(0.05)
 
 
@@ -77,6 +103,11 @@ def test_the_first_screen_of_the_readme_runs_as_printed(folder: Path) -> None:
         ]
         assert [answer.get("status") for answer in answers[:2]] == ["SCHEDULED", "SCHEDULED"]
         assert {item["name"] for item in answers[2]["items"]} >= {"hello", "reminder"}
+        for job in answers[:2]:
+            until_succeeded(port, job["job_id"])
+        until_said(folder / "up.log", '"cart": 8', server)
+        made = asked(port, "/api/v1/jobs", recurring_job_of_the_readme())
+        assert (made["status"], made["next_run_at"][10:]) == ("SCHEDULED", "T02:00:00+05:30")
     finally:
         server.terminate()
         assert server.wait(60) == 0, (folder / "up.log").read_text()

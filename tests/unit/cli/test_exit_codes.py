@@ -1,11 +1,24 @@
 """The exit codes of commands that call a server, as docs/cli.md has them."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from hourbell.cli import remote
 from hourbell.cli.remote import errors_as_exits
 from hourbell.client import ClientError, UnexpectedAnswer, Unreachable
 from hourbell.client.errors import Problem, error_of
 from hourbell.model.errors import ConfigurationError
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+CODES = ("REFUSED", "USAGE", "NOT_FOUND", "DENIED", "CONFLICT", "UNAVAILABLE", "INTERRUPTED")
+
+
+def test_every_exit_code_is_documented_and_no_other() -> None:
+    section = PAGE.read_text("utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    documented = re.findall(r"^\| (\d+) \| \S", section, re.MULTILINE)
+    assert [int(code) for code in documented] == [0, *(getattr(remote, name) for name in CODES)]
 
 
 def problem(status: int) -> ClientError:

@@ -26,6 +26,14 @@ def test_there_is_a_table_for_each_library() -> None:
     ]
 
 
+def test_each_library_has_a_list_of_what_is_lost() -> None:
+    everywhere, *parts = re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    assert "**What you lose, whichever library you come from:**\n\n- " in everywhere
+    for part in parts:
+        _, _, lost = part.partition("**What you lose:**\n\n")
+        assert len(re.findall(r"^- ", lost.partition("\n\n")[0], re.MULTILINE)) >= 3, part[:20]
+
+
 def keywords(function: str) -> list[str]:
     """The keywords that the page passes to a function."""
     calls = re.findall(rf"(?<!\w){re.escape(function)}\(((?:[^()]|\([^()]*\))*)\)", "\n".join(CODE))
