@@ -795,6 +795,14 @@ MUTANTS = [
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "A session in quarantine runs a suspect only with empty hands.",
     ),
+    Mutant(
+        "level_in_the_wrong_bits",
+        "src/hourbell/store/functions/notices.sql",
+        "hourbell.flags_level(hourbell.level_of(row_number() over (partition by tenant)))",
+        "hourbell.level_of(row_number() over (partition by tenant))",
+        ("tests/integration/api/test_groups.py::test_the_callbacks_of_many_groups_become_ready",),
+        "Many callbacks of a tenant do not stop the gate.",
+    ),
     # Leadership and failover.
     Mutant(
         "epoch_not_checked",
