@@ -304,7 +304,7 @@ class Bell(Enqueued):
         self._faults.lost_leases.add(job._number)
 
     @asynccontextmanager
-    async def database_away(self) -> AsyncIterator[None]:
+    async def database_unavailable(self) -> AsyncIterator[None]:
         """Refuse and terminate all connections to the database inside this block."""
         name = self._name
         admin = await asyncpg.connect(in_database(self.url, "postgres"))

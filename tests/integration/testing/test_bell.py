@@ -417,7 +417,7 @@ async def test_calls_fail_while_the_database_is_away(hourbell_app: App, bell: Be
     @hourbell_app.task(name="note")
     async def note() -> None: ...
 
-    async with bell.database_away():
+    async with bell.database_unavailable():
         with pytest.raises(StoreUnavailable):
             await note.enqueue()
     await note.enqueue()

@@ -146,7 +146,7 @@ begin
     fences := hourbell.lease(p_session, p_claim, ids, null, limited, noting, least_fence, at, solo);
   else
     -- One pass over what was taken, in its order: left joins, so that executions are looked up for `popped` and never
-    -- the other way round (statistics collected during a quiet night say that `executions` has fewer rows).
+    -- the other way round (stale statistics may say that `executions` has fewer rows).
     -- `common`: it may start now; all others are left to claim_uncommon.
     select array_agg(f.id) filter (where f.common),
       case when count(f.job) > 0 then array_agg(coalesce(f.job, f.id)) filter (where f.common) end,

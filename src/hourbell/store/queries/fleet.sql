@@ -74,7 +74,7 @@ from (
 group by 1, 2, 3
 
 -- name: report_node
--- A process says that it lives.
+-- Records a heartbeat of a process.
 insert into hourbell.nodes
   (id, name, roles, version, tz_version, started_at, seen_at, drift_ms, connections, max_connections, circuits)
 values ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10::text::jsonb)
@@ -82,7 +82,7 @@ on conflict (id) do update set seen_at = excluded.seen_at, drift_ms = excluded.d
   connections = excluded.connections, max_connections = excluded.max_connections, circuits = excluded.circuits
 
 -- name: delete_node
--- A process that ends says so.
+-- Removes a process that shuts down.
 delete from hourbell.nodes where id = $1
 
 -- name: nodes

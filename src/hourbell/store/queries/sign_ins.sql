@@ -8,7 +8,7 @@ with gone as (
 insert into hourbell.sign_ins (digest, key, created_at, used_at) values ($1, $2, $3, $3)
 
 -- name: signed_in
--- Who has signed in with the cookie of the digest $1, at $2; no row if the sign-in is over: the key was revoked, it was
+-- The caller that signed in with the cookie of the digest $1, at $2; no row if the sign-in is over: the key was revoked, it was
 -- not used for $3, or is older than $4. The time of the last use is written at most every $5.
 with used as (
   update hourbell.sign_ins set used_at = $2 where digest = $1 and used_at < $2::timestamptz - $5::interval and used_at > $2::timestamptz - $3::interval)

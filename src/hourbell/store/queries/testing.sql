@@ -72,7 +72,7 @@ where n.name = any (coalesce(cast({} as text[]), array[n.name]))
 order by e.run_at, e.id
 
 -- name: expire_session
--- Ends the lease of the session $1, as if its worker had not been heard of.
+-- Ends the lease of the session $1, as if its worker had stopped sending heartbeats.
 update hourbell.sessions set expires_at = hourbell.clock() where id = $1
 
 -- name: problems
