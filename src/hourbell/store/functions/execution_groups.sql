@@ -82,9 +82,9 @@ begin
   end loop;
 end $$;
 
--- Ends groups and creates their callbacks. That of p_groups[k] is the webhook p_targets[k], p_specs[k]; null: a job of a
--- task, from the term of the group. A group that another leader has ended gets none. A job that is refused, because of
--- a quota, is retried after a minute.
+-- Ends groups and creates their callbacks. That of p_groups[k] is the webhook p_targets[k], p_specs[k]; null: a job of
+-- a task, from the term of the group. A group that another leader has ended gets none. A job that is refused, because
+-- of a quota, is retried after a minute.
 create or replace function hourbell.end_groups(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_queue smallint, p_groups bigint[], p_targets int[], p_specs text[]
 ) returns void
@@ -116,7 +116,8 @@ begin
     else
       update hourbell.execution_groups
       set look_at = p_now + interval '1 minute', problem = concat_ws(': ', made.outcome, made.detail) where id = g.id;
-      -- It has waited for the lock of a quota, and the next one may have to as well: the others are ended by the next step.
+      -- It has waited for the lock of a quota, and the next one may have to as well: the others are ended by the next
+      -- step.
       exit when made.outcome = 'busy';
     end if;
   end loop;
@@ -194,7 +195,8 @@ begin
   end;
   unknown := (
     select m.id from unnest(members) as m(id)
-    where not exists (select from hourbell.executions as e where e.id = m.id and e.tenant = term.tenant offset 0) limit 1);
+    where not exists (select from hourbell.executions as e where e.id = m.id and e.tenant = term.tenant offset 0)
+      limit 1);
   if unknown is not null then
     outcome := 'unknown_member'; detail := hourbell.job_text(unknown);
     return;

@@ -76,7 +76,8 @@ declare
   deleted int;
 begin
   ids := array(
-    select id from hourbell.reruns where id > (select last_value from hourbell.reruns_cursor) order by id limit p_limit);
+    select id from hourbell.reruns where id > (select last_value from hourbell.reruns_cursor) order by id
+      limit p_limit);
   perform setval('hourbell.reruns_cursor', case when cardinality(ids) < p_limit then 0 else ids[p_limit] end);
   delete from hourbell.reruns where id = any (array(
     select i.id from unnest(ids) as i(id)

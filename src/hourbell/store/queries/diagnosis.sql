@@ -56,7 +56,8 @@ from (
       order by p.kind, p.key, p.priority, p.rank limit 1000) as p
     union all
     select sum(cardinality(ids))::int, (array_agg(ids[1]))[1:20] from (
-      select ids from hourbell.ready as r where r.queue = q.id order by r.queue, r.priority, r.tag limit 1000) as r) as w
+      select ids from hourbell.ready as r where r.queue = q.id order by r.queue, r.priority, r.tag
+        limit 1000) as r) as w
   cross join lateral (select min(run_at) as run_at from hourbell.executions where id = any (w.first)) as e
   where e.run_at < $1) as w
 join hourbell.queues as q on q.id = w.queue
