@@ -942,7 +942,7 @@ MUTANTS = [
         "src/hourbell/worker/claimer.py",
         "            left = claimed_at + FREED_SLOT_SECONDS - time.monotonic()",
         "            left = claimed_at + POLL_SECONDS - time.monotonic()",
-        (f"{WORKER_TEST}::test_what_another_claim_had_locked_is_claimed_for_a_freed_slot",),
+        (f"{WORKER_TEST}::test_a_freed_slot_leads_to_a_claim_when_its_time_has_passed",),
         "What a claim had to skip does not wait for the poll.",
     ),
     Mutant(
