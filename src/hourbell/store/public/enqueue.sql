@@ -12,7 +12,8 @@
 -- For libraries. Creates jobs, all or none, and returns a row for each: its place (from 1), its id, `created` or `kept`
 -- (on_duplicate is keep, and `holder` has the unique key). If something is refused, nothing is created, no error is
 -- raised, and the rows are those that were refused: `invalid`, `unknown_task`, `unknown_queue`, `unknown_tenant`,
--- `duplicate` (by `holder`), `busy` (another transaction locks a unique key or a quota), `over_quota`.
+-- `duplicate` (by `holder`), `busy` (another open transaction has locked the `unique_key` of one of the jobs, the
+-- `idempotency_key` or the `quota` of a tenant; `detail` says which of the three), `over_quota`.
 --   terms        a JSON array of what jobs have in common: task, tenant, queue, priority, delay_seconds,
 --                timeout_seconds, retry_policy, delivery, expires_at or expires_in_seconds (after the time of the job),
 --                deadline_seconds, concurrency_key, concurrency_limit, on_duplicate, labels, notify,
@@ -84,7 +85,11 @@ begin
         detail = format('That job is %s. Nothing was enqueued.', made.detail),
         hint = 'on_duplicate => ''keep'' returns it, ''replace'' takes its place while it waits.';
     when 'busy' then
-      raise exception using errcode = 'HB006', message = 'another open transaction is enqueueing with this key or quota',
+      raise exception using errcode = 'HB006',
+        message = case made.detail
+          when 'quota' then 'another open transaction is creating jobs under the quota of the tenant'
+          when 'unique_key' then format('another open transaction holds the unique key %s', unique_key)
+          else made.detail end,
         detail = 'Nothing was enqueued.', hint = 'Repeat the transaction.';
     else
       raise exception using errcode = 'HB007', message = format('tenant %s has used up its quota of jobs', made.detail),
