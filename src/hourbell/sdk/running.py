@@ -25,17 +25,19 @@ from hourbell.dispatch import Dispatch, Wait
 from hourbell.errors import ConfigurationError, Suspend
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import (
+    MAX_MISMATCHES,
     MAX_SNOOZES,
+    PAYLOAD_MISMATCH,
     Accepted,
     Claimed,
     Crashed,
     Failed,
     Outcome,
+    Released,
     Succeeded,
 )
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
-from hourbell.model.policies import retry_delay_seconds
 from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, RunInfo, SyncContext, _current, no_context_of_batch
 from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(component="tasks")
 
-_MISMATCH_SECONDS = 60.0  # another version of the code may be on its way
+_MISMATCH_SECONDS = 60.0  # until another worker may try, which may have another version of the code
 _ASK_AGAIN_SECONDS = 0.5
 _DONE = Succeeded()
 
@@ -184,7 +186,7 @@ class AppRunner:
                 if found.dropped and task.options.upgrade is not None:
                     payload, found = _upgraded(task, payload)
         except Mismatch as error:
-            return _mismatched(error, run)
+            return _mismatched(error, task, run)
         if found.dropped:
             log.warning("unknown arguments dropped", task=task.name, names=found.dropped)
         context: Context | SyncContext | None = None
@@ -341,12 +343,17 @@ class AppRunner:
         return Crashed(f"The process of the task died: {death}.", left)
 
 
-def _mismatched(error: Mismatch, run: Run) -> Failed:
-    """A failure that is retried after a minute or more, whatever the policy."""
-    claimed, spec = run.claimed, run.spec
-    attempt = claimed.attempt - spec.attempts_before
-    delay = retry_delay_seconds(spec.retry_policy, attempt, claimed.execution_id)
-    return Failed(str(error), "payload_mismatch", retry_in_seconds=max(delay, _MISMATCH_SECONDS))
+def _mismatched(error: Mismatch, task: Task[..., Any], run: Run) -> Outcome:
+    """The outcome of a run whose arguments do not fit: it waits for a worker of another version."""
+    log.warning(
+        "arguments do not fit",
+        task=task.name,
+        execution_id=execution_text(run.claimed.execution_id),
+        error=str(error),
+    )
+    if run.spec.interruptions < MAX_MISMATCHES:
+        return Released(_MISMATCH_SECONDS, PAYLOAD_MISMATCH)
+    return Failed(str(error), PAYLOAD_MISMATCH, final=True)
 
 
 def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:

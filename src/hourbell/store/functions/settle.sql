@@ -195,10 +195,11 @@ begin
   end if;
   perform hourbell.requeue(requeued);
   if noting is not null then perform hourbell.write_failure_notices(noting); end if;
-  if p_kinds && hourbell.settlements_rerun() then
+  if p_kinds && hourbell.settlements_rerun() or 'payload_mismatch' = any (p_reasons) then
     perform hourbell.count_reruns(
-      array(select p_ids[at] from unnest(p_others, p_kinds) as o(at, kind)
-            where kind = hourbell.settlement_interrupted() and p_ids[at] = any (requeued)),
+      array(select p_ids[at] from unnest(p_others, p_kinds, p_reasons) as o(at, kind, reason)
+            where p_ids[at] = any (requeued) and (kind = hourbell.settlement_interrupted()
+              or kind = hourbell.settlement_released() and reason = 'payload_mismatch')),
       array(select p_ids[at] from unnest(p_others, p_kinds) as o(at, kind)
             where kind = hourbell.settlement_snoozed() and p_ids[at] = any (requeued)));
   end if;
