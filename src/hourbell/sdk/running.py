@@ -79,6 +79,23 @@ def queues_of(app: App) -> tuple[str, ...]:
     return tuple(sorted(used))
 
 
+class _LazyContext:
+    """The context of a run, created when it is needed: most tasks never ask for it."""
+
+    __slots__ = ("_run", "_runner", "_task", "made")
+
+    def __init__(self, runner: AppRunner, task: Task[..., Any], run: Run) -> None:
+        self._runner = runner
+        self._task = task
+        self._run = run
+        self.made: Context | SyncContext | None = None
+
+    def __call__(self) -> Context | SyncContext:
+        if self.made is None:
+            self.made = self._runner.context(self._task, self._run)
+        return self.made
+
+
 class AppRunner:
     """Runs the tasks of an app: a worker's TASK action."""
 
@@ -189,13 +206,9 @@ class AppRunner:
             return _mismatched(error, task, run)
         if found.dropped:
             log.warning("unknown arguments dropped", task=task.name, names=found.dropped)
-        context: Context | SyncContext | None = None
-        if task.takes_context:
-            context = self._context(task, run)
-            args = (context, *found.args)
-        else:
-            args = found.args
-        token = _current.set(context or partial(self._context, task, run))
+        context = _LazyContext(self, task, run)
+        args = (context(), *found.args) if task.takes_context else found.args
+        token = _current.set(context.made or context)
         try:
             if task.runs_directly and not self._app.middleware:
                 result = await task.fn(*args, **found.kwargs)  # the common case
@@ -207,7 +220,7 @@ class AppRunner:
         except ProcessDied as death:
             return await self._crashed(task, run, death)
         except Exception as error:
-            outcome = outcome_of(error, task, (context or self._context(task, run)).log)
+            outcome = outcome_of(error, task, context().log)
             if run.span is not None and isinstance(outcome, Failed):
                 run.span.record_exception(error)
             if run.claimed.execution_id in self._completing:
@@ -218,9 +231,11 @@ class AppRunner:
         finally:
             if self._completing:
                 self._completing.discard(run.claimed.execution_id)
+            if context.made is not None:
+                context.made._end_reports()
             _current.reset(token)
 
-    def _context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
+    def context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
         kind = Context if task.is_async else SyncContext
         claimed, timeout = run.claimed, run.timeout_seconds
         return kind(claimed, task.name, timeout, self._state, self, self._loop, run.spec.checkpoint)

@@ -29,7 +29,7 @@ def look(ctx: SyncContext, value: list[int]) -> list[Any]:
     if ctx.restore(str) is None:
         ctx.checkpoint("half")
         ctx.progress({"done": 1})
-        ctx.progress("too soon")
+        ctx.progress("never shown, because it ends")
         raise Snooze(0)
     assert current() is ctx
     return [sum(value), ctx.restore(str), ctx.get(str), ctx.attempt, ctx.task, ctx.stopping]
@@ -93,3 +93,11 @@ def wait_in_a_process(ctx: SyncContext) -> list[Any]:
 def wait_in_a_thread(ctx: SyncContext) -> list[Any]:
     done = ctx.wait_for_completion(timeout=3600)
     return [done.result, ctx.completion_token().startswith(ctx.execution_id)]
+
+
+@app.task(process=True)
+def report_twice(ctx: SyncContext) -> None:
+    ctx.progress("first")
+    ctx.progress("newest")
+    while not ctx.stopping:
+        time.sleep(0.01)

@@ -92,7 +92,6 @@ async def test_progress_is_shown_while_a_task_runs(app: App, engine: Engine) -> 
     @app.task(name="slow")
     async def slow(ctx: Context) -> None:
         await ctx.progress({"done": 7})
-        await ctx.progress("too soon to be stored")
         await may_end.wait()
 
     @app.task(name="slow_thread")
