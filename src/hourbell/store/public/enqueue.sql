@@ -33,7 +33,8 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transa
 $$;
 
 -- For people: creates one job and returns its id, or raises an error with a SQLSTATE from HB001 to HB007, a detail and
--- a hint. What is not given comes from the options that a worker of the task has declared. A unique key is one of the
+-- a hint. What is not given comes from the options that a worker of the task has declared; labels are added to the
+-- declared ones. A unique key is one of the
 -- task: another task may have a job with the same one.
 create or replace function hourbell.enqueue(
   task text, payload json default '{}', at timestamptz default null, delay interval default null,
@@ -59,7 +60,7 @@ begin
       'delay_seconds', extract(epoch from delay)::float8, 'timeout_seconds', ceil(extract(epoch from timeout))::int,
       'retry_policy', retry, 'expires_at', expires_at, 'deadline_seconds', ceil(extract(epoch from deadline))::int,
       'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'on_duplicate', on_duplicate,
-      'labels', labels, 'notify', notify)))::text,
+      'labels', coalesce(declared -> 'labels', '{}') || nullif(labels::jsonb, 'null'), 'notify', notify)))::text,
     array[payload::text], null, array[at], array[task || ':' || unique_key], ('role ' || session_user) collate "default");
   case made.outcome
     when 'created', 'kept' then
