@@ -474,7 +474,8 @@ class Bell(Enqueued):
         if settlement.delay_seconds is not None:
             follows = f"It is retried in {settlement.delay_seconds:g} s."
         if error is None:
-            return AttemptFailed(f"{what}: {settlement.error} {follows}")
+            why = settlement.error or "Its arguments do not fit the task, as the log says."
+            return AttemptFailed(f"{what}: {why} {follows}")
         error.add_note(f"Raised by {what}. {follows} With raises=False the test would continue.")
         return error
 

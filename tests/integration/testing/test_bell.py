@@ -13,6 +13,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue
 from hourbell.errors import JobFailed, LeaseLost, StoreUnavailable
+from hourbell.model.ids import parse_job_id
 from hourbell.model.limits import QueueSettings, RateLimit
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
@@ -204,8 +205,20 @@ async def test_a_payload_that_does_not_fit_and_a_timeout_are_raised_too(
     async def slow() -> None:
         await asyncio.sleep(60)
 
+    @hourbell_app.task(name="mail", retry=Retry.never())
+    async def mail(cart_id: int) -> None: ...
+
     await slow.enqueue()
     with pytest.raises(AttemptFailed, match=r"shop\.slow .* exceeded its timeout"):
+        await bell.drain()
+    call = await mail.enqueue(7)
+    assert hourbell_app._opened is not None
+    await hourbell_app._opened.database.value(
+        "update hourbell.executions set spec = replace(spec, 'cart_id', 'cart') where id = $1"
+        " returning id",
+        parse_job_id(call.id),
+    )
+    with pytest.raises(AttemptFailed, match=r"arguments do not fit .* It is retried in 60 s\."):
         await bell.drain()
 
 
