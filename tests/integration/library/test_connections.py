@@ -239,6 +239,66 @@ async def test_a_job_commits_and_rolls_back_with_the_writes_of_the_user(
     assert await payloads(database) == [1]
 
 
+class Bulk:
+    """Enqueues several jobs wherever a driver above enqueues one."""
+
+    def __init__(self, app: App, task: Any, connection: Any = None) -> None:
+        self.app = app
+        self.task = task
+        self.connection = connection
+
+    def configure(self, connection: Any) -> "Bulk":
+        return Bulk(self.app, self.task, connection)
+
+    def calls(self, first: int) -> tuple[Any, Any]:
+        """For the app, and for the task alone."""
+        bind = self.task.bind
+        return [bind(first), bind(first + 10)], [bind(first + 20), {"cart_id": first + 30}]
+
+    async def enqueue(self, first: int) -> None:
+        of_app, of_task = self.calls(first)
+        jobs = await self.app.enqueue_many(of_app, connection=self.connection, chunk=1)
+        jobs += await self.task.configure(connection=self.connection).enqueue_many(of_task)
+        assert len({job.id for job in jobs}) == 4
+
+    def enqueue_sync(self, first: int) -> None:
+        of_app, of_task = self.calls(first)
+        jobs = self.app.enqueue_many_sync(of_app, connection=self.connection, chunk=1)
+        jobs += self.task.configure(connection=self.connection).enqueue_many_sync(of_task)
+        assert len({job.id for job in jobs}) == 4
+
+
+@pytest.mark.parametrize("use", DRIVERS, ids=lambda use: use.__name__.removeprefix("with_"))
+async def test_many_jobs_commit_and_roll_back_with_the_writes_of_the_user(
+    use: Any, app: App, database: str
+) -> None:
+    bulk = Bulk(app, app.get_task("mail"))
+    with pytest.raises(Rollback):
+        await use(database, bulk, True)
+    assert await payloads(database) == []
+    await use(database, bulk, False)
+    assert await payloads(database) == [1, 11, 21, 31]
+
+
+async def test_a_chunk_that_is_refused_leaves_the_transaction_of_the_user_usable(
+    app: App, database: str
+) -> None:
+    task = app.get_task("mail")
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            keyed = [task.configure(unique_key=key).bind(n) for n, key in enumerate("aab")]
+            with pytest.raises(DuplicateJob, match='unique_key "a"'):
+                await app.enqueue_many(keyed, connection=connection)
+            await app.enqueue_many([keyed[0], keyed[2]], connection=connection)
+            in_transaction = task.configure(connection=connection).bind(7)
+            with pytest.raises(ConfigurationError, match="has no connection of its own"):
+                await app.enqueue_many([in_transaction])
+    finally:
+        await connection.close()
+    assert await payloads(database) == [0, 2]
+
+
 async def test_autocommit_is_refused_with_every_driver(app: App, database: str) -> None:
     task = app.get_task("mail")
     plain = await asyncpg.connect(database)
