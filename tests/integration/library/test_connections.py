@@ -15,6 +15,7 @@ from django.db import connections
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from conftest import through_pgbouncer
 from hourbell import App, Cancelled
 from hourbell.errors import (
     ConfigurationError,
@@ -28,6 +29,7 @@ from hourbell.errors import (
     UnknownTenant,
     WrongConnection,
 )
+from kept import close_all
 
 Use = Callable[[Any, Any], Awaitable[Any]]  # (connection, sync or async task)
 
@@ -457,3 +459,52 @@ async def test_a_database_without_hourbell_and_a_role_without_the_grant_are_expl
     finally:
         await elsewhere.execute("drop role nothing_granted")
         await elsewhere.close()
+
+
+async def test_a_pooler_in_transaction_mode_is_a_database_like_any_other(
+    request: pytest.FixtureRequest, database: str
+) -> None:
+    dsn = through_pgbouncer(request, database)
+    app = App("shop", url=dsn)
+
+    @app.task(name="mail")
+    async def mail(cart_id: int) -> int:
+        return cart_id
+
+    async with app:
+        await mail.enqueue(1)
+        await app.enqueue_many(mail.bind(n) for n in (2, 3))
+        keyed = mail.configure(unique_key="cart:4", delay=60)
+        await keyed.enqueue(4)
+        with pytest.raises(DuplicateJob, match='unique_key "cart:4" belongs to job_'):
+            await keyed.enqueue(4)
+        # Prepared statements of the caller's own driver would not survive there.
+        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+        for fails in (True, False):
+            with contextlib.suppress(Rollback):
+                async with connection.transaction():
+                    await mail.configure(connection=connection).enqueue(5)
+                    same = mail.configure(unique_key="cart:4", connection=connection)
+                    with pytest.raises(DuplicateJob):
+                        await same.enqueue(4)
+                    if fails:
+                        raise Rollback
+        assert await payloads(database) == [1, 2, 3, 4, 5]
+        async with connection.transaction():
+            cancelled = await mail.cancel(unique_key="cart:4", connection=connection)
+        assert cancelled is Cancelled.CANCELLED
+        await connection.close()
+        async with app.worker():
+            assert await (await mail.enqueue(7)).result(20) == 7
+    await close_all(dsn)  # before the pooler ends
+
+    def in_a_thread() -> None:
+        with psycopg.connect(dsn, prepare_threshold=None) as sync_connection:
+            for number in range(10, 20):
+                mail.configure(connection=sync_connection).enqueue_sync(number)
+                sync_connection.commit()
+        mail.enqueue_sync(20)
+        app.close_sync()
+
+    await asyncio.to_thread(in_a_thread)
+    assert await payloads(database) == list(range(10, 21))

@@ -429,11 +429,15 @@ async def test_a_refused_argument_has_a_code_and_says_why(
     assert refused.value.hint
 
 
-async def test_a_key_and_a_quota_of_another_open_transaction_are_waited_for_and_then_refused(
+async def test_what_another_open_transaction_holds_is_waited_for_and_then_refused(
     conn: asyncpg.Connection, database: str, engine: Engine
 ) -> None:
     await engine.tenant("acme", await engine.clock.now())
     await conn.execute("update hourbell.tenants set max_jobs = 9 where name = 'acme'")
+    keyed = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7')"
+    limited = "select hourbell.enqueue('shop.mail', tenant => 'acme')"
+    cancel = "select hourbell.cancel('shop.mail', 'cart:8')"
+    await conn.execute(keyed.replace("cart:7", "cart:8"))
 
     async def waited(call: str) -> float:
         async with connected(database) as other:
@@ -446,14 +450,38 @@ async def test_a_key_and_a_quota_of_another_open_transaction_are_waited_for_and_
             )
             return time.monotonic() - began
 
-    keyed = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7')"
-    limited = "select hourbell.enqueue('shop.mail', tenant => 'acme')"
+    async def cancelled() -> str:
+        async with connected(database) as other:
+            said: str = await other.fetchval(cancel)
+            return said
+
     async with conn.transaction():
         await conn.execute(keyed)
         await conn.execute(limited)
-        for_key, for_quota = await asyncio.gather(waited(keyed), waited(limited))
+        assert await conn.fetchval(cancel) == "cancelled"
+        for_key, for_quota, said = await asyncio.gather(waited(keyed), waited(limited), cancelled())
     assert (for_key >= 0.5, for_quota >= 2) == (True, True)
     assert for_key < for_quota
+    assert (said, await cancelled()) == ("busy", "ended")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_a_key_that_is_newer_than_the_snapshot_is_a_serialization_failure(
+    conn: asyncpg.Connection, database: str, isolation: Any
+) -> None:
+    keyed = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7')"
+    async with connected(database) as other:
+        transaction = conn.transaction(isolation=isolation)
+        await transaction.start()
+        await conn.execute("select hourbell.enqueue('shop.mail')")  # takes the snapshot
+        await other.execute(keyed)
+        with pytest.raises(asyncpg.SerializationError):  # SQLSTATE 40001
+            await conn.execute(keyed)
+        await transaction.rollback()
+        async with conn.transaction(isolation=isolation):
+            with pytest.raises(asyncpg.PostgresError) as refused:
+                await conn.execute(keyed)
+    assert (refused.value.sqlstate, await live(conn)) == ("HB005", 1)
 
 
 async def test_a_trigger_enqueues_with_the_options_that_a_worker_declared(
