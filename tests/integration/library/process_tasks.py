@@ -1,15 +1,17 @@
 """Tasks in processes of their own, which a process has to be able to import."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from hourbell import App, Retry, Snooze, SyncContext, current
+from hourbell import App, Context, Retry, Snooze, SyncContext, current
 
 app = App("shop", retry=Retry.delays(0, 0, 0, 0), state=["state"])
 
@@ -75,6 +77,40 @@ def clean_up(ctx: SyncContext, folder: str) -> None:
 @app.task
 async def in_the_worker() -> int:
     return os.getpid()
+
+
+@app.task(timeout=1, retry=Retry.never())
+async def outlast() -> None:
+    """Exceed the shortest timeout: what began to run earlier, with the same timeout, has exceeded it too."""
+    await asyncio.Event().wait()
+
+
+# Each begins, and waits to be told to end.
+
+began: set[str] = set()
+may_end = asyncio.Event()
+thread_may_end = threading.Event()
+
+
+@app.task
+async def beside_in_a_coroutine(ctx: Context) -> list[int]:
+    began.add("coroutine")
+    await may_end.wait()
+    return [ctx.attempt, os.getpid()]
+
+
+@app.task
+def beside_in_a_thread(ctx: SyncContext) -> list[int]:
+    began.add("thread")
+    thread_may_end.wait(20)
+    return [ctx.attempt, os.getpid()]
+
+
+@app.task(process=True)
+def beside_in_a_process(ctx: SyncContext, folder: str) -> list[int]:
+    write(Path(folder) / "pids", str(os.getpid()))
+    (Path(folder) / "may_end").read_text()  # a pipe: until a writer has opened and closed it
+    return [ctx.attempt, os.getpid()]
 
 
 def write(path: Path, text: str) -> None:
