@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 import click
 import msgspec
 
+from hourbell.cli.exit_codes import REFUSED, USAGE
 from hourbell.cli.output import Column, print_json, print_table, say
-from hourbell.cli.remote import REFUSED, USAGE, errors_as_exits, fail
+from hourbell.cli.remote import errors_as_exits, fail
 from hourbell.engine.views.health import check_database
-from hourbell.errors import ConfigurationError, NoDatabase, WaitTimeout
+from hourbell.errors import CannotConnect, ConfigurationError, NoDatabase, WaitTimeout
 from hourbell.model.ids import parse_job_id
 from hourbell.sdk.app import App
 from hourbell.sdk.app_connections import AppConnections
@@ -83,6 +84,8 @@ def bench_command(jobs: int, timeout: int, output: str) -> None:
                 "HOURBELL_DATABASE_URL.",
                 USAGE,
             )
+        except CannotConnect as error:
+            fail(error.message, USAGE)
         except WaitTimeout as error:
             fail(error.message, REFUSED)
     if output == "json":

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from hourbell.cli.executions import ATTEMPT_COLUMNS, attempt_cells
+from hourbell.cli.exit_codes import REFUSED
 from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
@@ -275,7 +276,10 @@ def _what(options: dict[str, Any]) -> str:
 def _report(session: Session, counts: dict[str, int]) -> None:
     if session.as_json:
         print_json(counts)
-        return
-    if counts.get("left"):
-        say("Not replayed: the job was deleted, or the same occurrence is live again.")
-    print_fields((name.capitalize(), str(count)) for name, count in counts.items())
+    else:
+        print_fields((name.capitalize(), str(count)) for name, count in counts.items())
+    if left := counts.get("left"):
+        say(
+            f"{left:,} were not replayed: the job was deleted, or the same occurrence is live again."
+        )
+        raise SystemExit(REFUSED)

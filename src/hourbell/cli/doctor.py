@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import asyncpg
 import click
 
+from hourbell.cli.exit_codes import REFUSED
 from hourbell.cli.output import (
     counted,
     paint,
@@ -21,7 +22,6 @@ from hourbell.cli.output import (
     uses_color,
 )
 from hourbell.cli.process import NO_DATABASE, database_problem
-from hourbell.cli.remote import REFUSED
 from hourbell.compose import open_engine
 from hourbell.engine.views.diagnosis import Finding, Level, examine, findings
 from hourbell.model.errors import HourbellError, IncompatibleDatabase, UnreleasedDatabase

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from hourbell.cli.exit_codes import REFUSED
 from hourbell.cli.output import Column, instant_text, print_list, say
 from hourbell.cli.remote import errors_as_exits, fail, open_client, profile_option
 from hourbell.cli.servers import choose_server
@@ -45,16 +46,19 @@ def keys_command() -> None:
 def create_command(role: str, name: str, tenant: str | None, profile: str | None) -> None:
     """Create an API key and print it on a line of its own. It is shown only once."""
     if not _is_remote(profile):
-        key_id, key = _create_in_database(role, name, tenant)
+        _create_in_database(role, name, tenant)
     else:
         with open_client(profile) as client:
             made = client.keys.create(name, role, tenant_id=tenant)
         if made.key is None:
             fail(
                 f"{made.key_id} was created, but the response with the key was lost. Revoke it and create another.",
-                1,
+                REFUSED,
             )
-        key_id, key = made.key_id, made.key
+        _show(made.key_id, made.key)
+
+
+def _show(key_id: str, key: str) -> None:
     say(f"Created {key_id}. The key is shown only once:")
     click.echo(key)
 
@@ -107,7 +111,7 @@ def _cells(key: Key) -> Sequence[str]:
 # The engine is imported only where it is needed: a command that calls a server does not need it.
 
 
-def _create_in_database(role: str, name: str, tenant: str | None) -> tuple[str, str]:
+def _create_in_database(role: str, name: str, tenant: str | None) -> None:
     from hourbell.cli.process import run_with_engine
     from hourbell.documents.keys import parse_new_key
     from hourbell.engine.core import Engine
@@ -121,14 +125,17 @@ def _create_in_database(role: str, name: str, tenant: str | None) -> tuple[str, 
         new = parse_new_key({"role": role, "name": name, "tenant_id": tenant})
         is_first = await is_keyless(engine)
         made = await create_key(engine, new, Write(actor=_BY_CLI))
+        assert made.key is not None
+        created.append((key_text(made.made.key_id), made.key))
         if is_first:
             # From here on all nodes require a key; only then is the new key shown.
             await asyncio.sleep(KEYLESS_SECONDS)
-        assert made.key is not None
-        created.append((key_text(made.made.key_id), made.key))
 
-    run_with_engine(create)
-    return created[0]
+    try:
+        run_with_engine(create)
+    finally:  # Ctrl-C during the sleep does not lose the key
+        for key_id, key in created:
+            _show(key_id, key)
 
 
 def _list_in_database() -> list[Key]:

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from hourbell.cli.exit_codes import USAGE
 from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.compose import shared_database
 from hourbell.model.errors import ConfigurationError, HourbellError
@@ -28,7 +29,7 @@ def migrate_command(role: str | None) -> None:
         asyncio.run(_migrate(shared_database(from_environment(os.environ)), role))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(2)
+        sys.exit(USAGE)
     click.echo("The database is up to date.")
     if role is not None:
         click.echo(

@@ -252,6 +252,20 @@ def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str
     assert hourbell.good("dlq", "list", "--job", job, "-o", "json").json == []
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_replay_that_leaves_dead_letters_out_is_refused(
+    hourbell: Command, url: str, output: str
+) -> None:
+    job, _ = died(hourbell, url, "deleted")
+    hourbell.good("jobs", "delete", "--yes", job)
+    done = hourbell("dlq", "replay", "--job", job, "--yes", "-o", output)
+    assert done.code == 1
+    assert "1 were not replayed: the job was deleted" in done.err
+    if output == "json":
+        assert done.json == {"replayed": 0, "left": 1}
+    hourbell.good("dlq", "purge", "--job", job, "--yes")
+
+
 def test_dead_letters_of_an_error_and_jobs_of_a_label_are_left_to_an_operation(
     hourbell: Command, url: str
 ) -> None:
@@ -558,6 +572,8 @@ def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command)
     )
     nothing = hourbell("bench", HOURBELL_DATA_DIR="/nonexistent")
     assert (nothing.code, "hourbell up" in nothing.err) == (2, True)
+    lost = hourbell("bench", HOURBELL_DATABASE_URL="postgresql://u@127.0.0.1:1/x")
+    assert (lost.code, "and that PostgreSQL is running" in lost.err) == (2, True)
 
 
 def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
