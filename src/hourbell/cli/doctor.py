@@ -76,11 +76,10 @@ async def _examine() -> Sequence[Finding]:
         else:
             what, _, advice = database_problem(error).partition(". ")
             found.append(Finding("database", Level.FAILURE, what, advice))
-    except (IncompatibleDatabase, UnreleasedDatabase) as error:
-        what, _, advice = error.message.partition(". ")
-        found.append(Finding("schema", Level.FAILURE, what, advice))
     except HourbellError as error:
-        found.append(Finding("database", Level.FAILURE, error.message))
+        of_schema = isinstance(error, IncompatibleDatabase | UnreleasedDatabase)
+        what, _, advice = error.message.partition(". ")
+        found.append(Finding("schema" if of_schema else "database", Level.FAILURE, what, advice))
     except (TimeoutError, asyncpg.PostgresError) as error:
         what = f"the database cannot be checked: {error or type(error).__name__}"
         found.append(Finding("database", Level.FAILURE, what, "See the PostgreSQL log."))
