@@ -13,7 +13,7 @@ import msgspec
 
 from hourbell.cli.exit_codes import REFUSED, USAGE
 from hourbell.cli.output import Column, print_json, print_table, say
-from hourbell.cli.remote import errors_as_exits, fail
+from hourbell.cli.remote import errors_as_exits, fail, output_option
 from hourbell.engine.views.health import check_database
 from hourbell.errors import CannotConnect, ConfigurationError, NoDatabase, WaitTimeout
 from hourbell.model.ids import parse_job_id
@@ -65,9 +65,7 @@ class Measure(msgspec.Struct, frozen=True):
     show_default=True,
     help="Give up after this many seconds.",
 )
-@click.option(
-    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@output_option
 def bench_command(jobs: int, timeout: int, output: str) -> None:
     """Measure enqueueing, draining and lateness on the configured database.
 

@@ -194,9 +194,13 @@ def replay_command(
 ) -> None:
     """Make dead executions due again: the given ones, or all that match a filter."""
     if _is_by_id(execution_ids, everything, options, background):
-        for execution_id in execution_ids:
-            session.client.dead_letters.replay(execution_id)
-        _report(session, {"replayed": len(execution_ids), "left": 0})
+        replayed = 0
+        try:
+            for execution_id in execution_ids:
+                session.client.dead_letters.replay(execution_id)
+                replayed += 1
+        finally:
+            _report(session, {"replayed": replayed, "left": 0})
         return
     confirm(f"Replay {_what(options)}?", yes)
     if background:
@@ -238,8 +242,12 @@ def purge_command(
     """Remove dead letters: the given ones, or all that match a filter. Their history is kept."""
     if _is_by_id(execution_ids, everything, options, background):
         confirm(f"Remove {len(execution_ids)} dead letters?", yes)
-        purged = sum(session.client.dead_letters.purge(one).purged for one in execution_ids)
-        _report(session, {"purged": purged})
+        purged = 0
+        try:
+            for execution_id in execution_ids:
+                purged += session.client.dead_letters.purge(execution_id).purged
+        finally:
+            _report(session, {"purged": purged})
         return
     confirm(f"Remove {_what(options)}?", yes)
     if background:

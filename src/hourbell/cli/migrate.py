@@ -9,6 +9,7 @@ import sys
 import click
 
 from hourbell.cli.exit_codes import USAGE
+from hourbell.cli.output import say
 from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.compose import shared_database
 from hourbell.model.errors import ConfigurationError, HourbellError
@@ -30,11 +31,9 @@ def migrate_command(role: str | None) -> None:
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
         sys.exit(USAGE)
-    click.echo("The database is up to date.")
+    say("The database is up to date.")
     if role is not None:
-        click.echo(
-            f"Role {role} may call hourbell.enqueue, hourbell.try_enqueue and hourbell.cancel."
-        )
+        say(f"Role {role} may call hourbell.enqueue, hourbell.try_enqueue and hourbell.cancel.")
 
 
 async def _migrate(dsn: str, role: str | None) -> None:

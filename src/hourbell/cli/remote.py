@@ -114,6 +114,10 @@ profile_option = click.option(
     shell_complete=_complete_profile,
 )
 
+output_option = click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
 
 def remote(command: Callable[..., None]) -> Callable[..., None]:
     """A command that calls a server, with the options `--profile` and `--output`."""
@@ -122,9 +126,7 @@ def remote(command: Callable[..., None]) -> Callable[..., None]:
         with open_client(profile) as client:
             command(Session(client, output == "json"), **options)
 
-    outputs = click.Choice(["table", "json"])
-    with_output = click.option("--output", "-o", type=outputs, default="table", show_default=True)
-    return profile_option(with_output(functools.wraps(command)(run)))
+    return profile_option(output_option(functools.wraps(command)(run)))
 
 
 @contextmanager

@@ -117,6 +117,6 @@ def rotate_command() -> None:
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))
         count = await reseal(engine, ring)
-        click.echo(f"Re-encrypted {count} secrets; all now use the key {ring.sealing_key}.")
+        say(f"Re-encrypted {count} secrets; all now use the key {ring.sealing_key}.")
 
     run_with_engine(rotate)

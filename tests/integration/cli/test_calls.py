@@ -153,6 +153,29 @@ def test_executions_are_listed_shown_and_retried(hourbell: Command, url: str) ->
     assert hourbell("executions", "cancel", execution).code == 5
 
 
+@pytest.mark.parametrize("verb", ["cancel", "retry"])
+def test_executions_that_were_changed_before_one_failed_are_printed(
+    hourbell: Command, url: str, verb: str
+) -> None:
+    if verb == "cancel":
+        execution = made(hourbell, "waits", "--delay", "86400", "--task", "t").replace("job", "exe")
+    else:
+        _, execution = died(hourbell, url, "fails")
+    ids = (execution, "exe_0000000000000")
+    done = hourbell("executions", verb, *ids, "-o", "json")
+    assert (done.code, [each["execution_id"] for each in done.json]) == (3, [execution])
+
+
+@pytest.mark.parametrize(("verb", "counts"), [("replay", "replayed"), ("purge", "purged")])
+def test_dead_letters_that_were_changed_before_one_failed_are_counted(
+    hourbell: Command, url: str, verb: str, counts: str
+) -> None:
+    _, execution = died(hourbell, url, "fails")
+    yes = ("--yes",) if verb == "purge" else ()
+    done = hourbell("dlq", verb, execution, "exe_0000000000000", *yes, "-o", "json")
+    assert (done.code, done.json[counts]) == (3, 1)
+
+
 def test_a_waiting_execution_is_explained_and_cancelled(hourbell: Command) -> None:
     job = made(hourbell, "later", "--delay", "86400", "--task", "count")
     (execution,) = hourbell.good("executions", "list", "--job", job, "-o", "json").json
@@ -592,11 +615,20 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     viewer = hourbell.good("keys", "create", "--role", "viewer", "--name", "v", *prod).out.strip()
     refused = hourbell("jobs", "create", "x", *YEARLY, HOURBELL_API_KEY=viewer)
     assert refused.code == 4
+    for how in (prod, ()):  # over the API and in the database
+        options = ("--role", "viewer", "--name", "as-json", "-o", "json", *how)
+        as_json = hourbell.good("keys", "create", *options).json
+        hourbell.good("jobs", "list", HOURBELL_API_KEY=as_json.pop("key"))
+        assert as_json in hourbell.good("keys", "list", "-o", "json", *how).json
     by_api = hourbell.good("keys", "list", "-o", "json", *prod).json
-    assert {key["name"] for key in by_api} == {"first", "v"}
+    assert {key["name"] for key in by_api} == {"first", "v", "as-json"}
     assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
     (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
-    assert "Revoked key_" in hourbell.good("keys", "revoke", key_id, *prod).out
+    revoked = hourbell.good("keys", "revoke", key_id, *prod)
+    assert (revoked.out, revoked.err) == (f"{key_id}\n", f"Revoked {key_id}.\n")
+    again = [hourbell.good("keys", "revoke", key_id, "-o", "json", *how).json for how in (prod, ())]
+    assert again[0] == again[1]
+    assert again[0]["revoked_at"] is not None
     unknown = "key_" + "0" * (len(key_id) - len("key_"))
     codes = {hourbell("keys", "revoke", unknown, *how).code for how in (prod, ())}
     assert codes == {3}  # over the API and in the database

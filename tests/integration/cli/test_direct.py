@@ -73,6 +73,22 @@ async def test_errors_have_the_exit_codes_of_a_server(direct: Command) -> None:
     assert (await on(direct, "executions", "get", "exe_0000000000000", good=False)).startswith("3 ")
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("migrate",), "The database is up to date.\n"),
+        (("secrets", "rotate"), "Re-encrypted 0 secrets; all now use the key "),
+    ],
+    ids=["migrate", "rotate"],
+)
+async def test_what_only_says_that_it_is_done_prints_no_data(
+    direct: Command, args: tuple[str, ...], said: str
+) -> None:
+    direct.env["HOURBELL_SECRET_KEYS"] = direct.good("secrets", "new-key").out.strip()
+    done = await asyncio.to_thread(direct, *args)
+    assert (done.code, done.out, done.err.startswith(said)) == (0, "", True), done.err
+
+
 async def test_a_database_that_cannot_be_used_is_named(direct: Command) -> None:
     direct.env["HOURBELL_DATABASE_URL"] = f"postgresql://u@127.0.0.1:{free_port()}/x"
     said = await on(direct, "jobs", "list", good=False)
