@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from hourbell.cli import dlq
+from hourbell.cli.output import Progress
+from hourbell.documents.dead_letters import PurgeDocument
+from hourbell.store.embedded import embedded_dsn
 from integration.cli.conftest import HOURBELL, Command, Done, eventually
 
 YEARLY = ("--cron", "0 3 1 1 *", "--task", "count")
@@ -273,6 +277,53 @@ def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str
     purged = hourbell.good("dlq", "purge", "--job", job, "--yes", "-o", "json").json
     assert purged == {"purged": 1}
     assert hourbell.good("dlq", "list", "--job", job, "-o", "json").json == []
+
+
+class Waits:
+    """In the place of the module `time`: how long a command would have slept."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def test_dead_letters_are_replayed_and_purged_in_pages_at_a_rate(
+    hourbell: Command, up: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a server, so that the calls are made in this process, and a page can be small.
+    dsn = embedded_dsn(Path(up["HOURBELL_DATA_DIR"]))
+    direct = Command(up | {"HOURBELL_DATABASE_URL": dsn})
+    monkeypatch.setattr(PurgeDocument.limit, "default", 2)
+    waits, shown = Waits(), list[int]()
+    monkeypatch.setattr(dlq, "time", waits)
+    monkeypatch.setattr(Progress, "show", lambda _, done: shown.append(done))
+    job = {
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": 0},
+        "action": {"type": "WEBHOOK", "url": f"{url}/nope"},
+        "tenant_id": "pages",
+    }
+    many = json.dumps([job | {"name": f"page-{number}"} for number in range(5)])
+    hourbell.good("jobs", "create", "-f", "-", stdin=many)
+    chosen = ("--tenant", "pages", "--yes", "-o", "json")
+
+    def all_dead() -> bool:
+        return len(hourbell.good("dlq", "list", "--tenant", "pages", "-o", "json").json) == 5
+
+    eventually(all_dead)
+    shown.clear()  # of the creation
+    replayed = direct.good("dlq", "replay", *chosen, "--rate", "1")
+    assert replayed.json == {"replayed": 5, "left": 0}
+    assert shown == [2, 4]
+    # The second of a page is due a second after the first; the next page waits for it. A slow answer shortens the wait.
+    assert len(waits.seconds) == 2
+    assert 0 < max(waits.seconds) <= 1
+    eventually(all_dead)
+    purged = direct.good("dlq", "purge", *chosen)
+    assert purged.json == {"purged": 5}
+    assert shown == [2, 4, 2, 4]
 
 
 @pytest.mark.parametrize("output", ["table", "json"])
