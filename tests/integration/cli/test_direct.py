@@ -143,9 +143,18 @@ async def test_ctrl_c_ends_a_command_whose_statement_waits(
         assert (await ended(process)).code == 130
 
 
-async def test_a_database_that_is_lost_during_a_write_is_unavailable(direct: Command) -> None:
-    create = ("keys", "create", "--role", "admin", "--name", "ops")
-    async with waiting_for("api_keys", direct, *create) as (process, watcher, session):
+@pytest.mark.parametrize(
+    ("table", "args"),
+    [
+        ("api_keys", ("keys", "create", "--role", "admin", "--name", "ops")),
+        ("migrations", ("migrate",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_database_that_is_lost_during_a_write_is_unavailable(
+    direct: Command, table: str, args: tuple[str, ...]
+) -> None:
+    async with waiting_for(table, direct, *args) as (process, watcher, session):
         await watcher.execute("select pg_terminate_backend($1)", session)
         done = await ended(process)
     assert done.code == 6
