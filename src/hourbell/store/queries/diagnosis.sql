@@ -1,11 +1,13 @@
 -- Diagnosis: what `hourbell doctor` looks at. Every count stops at a bound.
 
 -- name: server
--- The version of the server, its connections, whether commits are durable, and how long its oldest transaction has been
--- open.
+-- The version of the server, its connections, whether commits are durable, and how long the oldest transaction of this
+-- database has been open. PostgreSQL hides the transactions of other roles' sessions from a role without
+-- pg_read_all_stats, by nulls: `hidden` is how many sessions of this database these are.
 select current_setting('server_version') as version, current_setting('max_connections')::int as max_connections,
   current_setting('synchronous_commit') <> 'off' as commits_wait,
-  (select count(*)::int from pg_stat_activity where backend_type = 'client backend') as connections,
+  (select sum(numbackends)::int from pg_stat_database) as connections, quote_ident(current_user) as role,
+  (select count(*)::int from pg_stat_activity where datname = current_database() and backend_type is null) as hidden,
   (select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::float8
    from pg_stat_activity where datname = current_database() and backend_type = 'client backend') as oldest_transaction
 
