@@ -22,6 +22,7 @@ from django.test import override_settings
 from litestar.testing import AsyncTestClient
 
 from hourbell import App
+from hourbell.contrib.django import backend as backend_module
 from hourbell.model.ids import parse_job_id
 from hourbell.model.jobs import decode_job
 from integration.library.test_connections import (
@@ -284,6 +285,31 @@ async def test_a_task_that_takes_the_context_sees_its_attempt(tasks: Any) -> Non
         assert await app.job(result.id).wait(20) == "SUCCEEDED"
     await result.arefresh()
     assert (result.return_value, tasks.seen) == (1, [1])
+
+
+async def test_old_connections_are_closed_before_and_after_each_task(
+    tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(backend_module, "close_old_connections", lambda: done.append("closed"))
+
+    def note(sender: Any, task_result: Any, **others: Any) -> None:
+        done.append(task_result.status)
+
+    receivers = (signals.task_started, signals.task_finished)
+    for signal in receivers:
+        signal.connect(note)
+    app = task_backends["default"].app
+    try:
+        async with app.worker():
+            for task, arguments in ((tasks.attempts, [1]), (tasks.fails, ["no"])):
+                result = await task.aenqueue(*arguments)
+                await app.job(result.id).wait(20)
+    finally:
+        for signal in receivers:
+            signal.disconnect(note)
+    assert done[:4] == ["closed", "RUNNING", "SUCCESSFUL", "closed"]
+    assert done[4:] == ["closed", "RUNNING", "FAILED", "closed"]
 
 
 async def test_arguments_that_are_not_json_are_refused(tasks: Any) -> None:
