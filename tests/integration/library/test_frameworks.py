@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import django
 import httpx
 import pytest
@@ -21,6 +22,9 @@ from django.test import override_settings
 from litestar.testing import AsyncTestClient
 
 from hourbell import App
+from hourbell.contrib.django import backend as backend_module
+from hourbell.model.ids import parse_job_id
+from hourbell.model.jobs import decode_job
 from integration.library.test_connections import (
     dialect,
     django_connection,
@@ -254,6 +258,58 @@ async def test_the_options_of_django_become_those_of_the_job(tasks: Any, databas
     task = app.get_task("shop_tasks.send_mail")
     assert (task.options.queue, task.options.timeout) == ("mail", 30)
     assert task.options.retry.policy.delays_seconds == (60, 300, 1800)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(-100, "LOW"), (-34, "LOW"), (-33, "MEDIUM"), (33, "MEDIUM"), (34, "HIGH"), (100, "HIGH")],
+)
+async def test_a_priority_of_django_becomes_one_of_three(
+    tasks: Any, database: str, number: int, name: str
+) -> None:
+    mail = await tasks.send_mail.using(priority=number).aenqueue(7)
+    connection = await asyncpg.connect(database)
+    try:
+        spec = await connection.fetchval(
+            "select spec from hourbell.executions where id = $1", parse_job_id(mail.id)
+        )
+    finally:
+        await connection.close()
+    assert decode_job(spec).priority.name == name
+
+
+async def test_a_task_that_takes_the_context_sees_its_attempt(tasks: Any) -> None:
+    result = await tasks.attempts.aenqueue(needed=1)
+    app = task_backends["default"].app
+    async with app.worker():
+        assert await app.job(result.id).wait(20) == "SUCCEEDED"
+    await result.arefresh()
+    assert (result.return_value, tasks.seen) == (1, [1])
+
+
+async def test_old_connections_are_closed_before_and_after_each_task(
+    tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(backend_module, "close_old_connections", lambda: done.append("closed"))
+
+    def note(sender: Any, task_result: Any, **others: Any) -> None:
+        done.append(task_result.status)
+
+    receivers = (signals.task_started, signals.task_finished)
+    for signal in receivers:
+        signal.connect(note)
+    app = task_backends["default"].app
+    try:
+        async with app.worker():
+            for task, arguments in ((tasks.attempts, [1]), (tasks.fails, ["no"])):
+                result = await task.aenqueue(*arguments)
+                await app.job(result.id).wait(20)
+    finally:
+        for signal in receivers:
+            signal.disconnect(note)
+    assert done[:4] == ["closed", "RUNNING", "SUCCESSFUL", "closed"]
+    assert done[4:] == ["closed", "RUNNING", "FAILED", "closed"]
 
 
 async def test_arguments_that_are_not_json_are_refused(tasks: Any) -> None:
