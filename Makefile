@@ -20,39 +20,39 @@ up: runtime ui ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl
 test: check services ui ## Lint, types, and all tests, on servers of their own
 	$(BIN)/python -m pytest $(PARALLEL) --durations=10
 
-again: ## Run what failed last once more, one test after the other
+again: ## Rerun the tests that failed last, one at a time
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
 
-quick: check services ui ## The tests that take two minutes together: for every change
+quick: check services ui ## Lint, types and the fast tests (two minutes): for every change
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
-check: dev ## Lint, formatting, types, and what bandit knows of unsafe code
+check: dev ## Lint, formatting, types and security checks
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
 
-audit: dev ## Look up known holes in what we depend on; needs the internet
+audit: dev ## Check dependencies for known vulnerabilities; needs network access
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
 
-fix: dev ## Repair what lint and formatting can repair by themselves
+fix: dev ## Apply automatic lint and formatting fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 bench: dev ## Run the benchmarks; each prints one JSON line
 	@set -e; for bench in $(BENCHES); do $(BIN)/python $$bench; done
 
-sim: dev ## Simulate weeks of life with crashes everywhere; SEED= and DAYS= choose which and how long
+sim: dev ## Simulate weeks of operation with injected crashes; SEED= and DAYS= set seed and length
 	SIM_SEED=$(SEED) SIM_DAYS=$(DAYS) $(BIN)/python -m pytest tests/simulation -q
 
-chaos: dev services ## Break real processes for a while and judge what they did; SEED=, MINUTES=, FAULTS= choose what
+chaos: dev services ## Inject faults into real processes and check the results; SEED=, MINUTES=, FAULTS= set which
 	PYTHONPATH=tests $(BIN)/python -m chaos.rig $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(FAULTS),--faults $(FAULTS)) $(if $(STANDBY),--standby $(STANDBY))
 
-mutants: dev services ## Break the product on purpose, one thing at a time, and see the tests turn red
+mutants: dev services ## Mutation tests: break the product in one place at a time; a test must fail
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
-pictures: dev services ui ## Take the pictures of the README again, in a quarter of an hour
+pictures: dev services ui ## Retake the README screenshots (about 15 minutes)
 	PYTHONPATH=tests $(BIN)/python -m ui.pictures
 
 # The rest serves the targets above.

@@ -76,6 +76,7 @@ async def read(connection: asyncpg.Connection, at: Seconds, noted: Noted) -> Dum
                 planned_ahead=row["occurrence"].timestamp() > at,
                 lease_until=leases.get(row["id"]),
                 claimed_at=noted.claimed_at.get(row["id"]),
+                attempts=_history(row, noted),
             )
             for row in await connection.fetch("select * from hourbell.live order by id")
         ],
@@ -88,8 +89,9 @@ async def read(connection: asyncpg.Connection, at: Seconds, noted: Noted) -> Dum
     )
 
 
-def _ended(row: asyncpg.Record, tenants: dict[int, str], noted: Noted) -> Ended:
-    attempts = [
+def _history(row: asyncpg.Record, noted: Noted) -> list[Attempt]:
+    """The attempts that were followed by another, or that will be."""
+    return [
         Attempt(
             attempt=one["attempt"],
             fence=one["fence"],
@@ -100,6 +102,10 @@ def _ended(row: asyncpg.Record, tenants: dict[int, str], noted: Noted) -> Ended:
         )
         for one in json.loads(row["history"] or "[]")
     ]
+
+
+def _ended(row: asyncpg.Record, tenants: dict[int, str], noted: Noted) -> Ended:
+    attempts = _history(row, noted)
     if row["session"] is not None:  # the session that the last attempt ended with
         attempts.append(
             Attempt(

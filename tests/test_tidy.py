@@ -276,8 +276,10 @@ def test_every_sql_file_is_in_a_folder_that_is_loaded() -> None:
     assert folders <= loaded
 
 
-def test_locks_hold_names_versions_and_hashes_only() -> None:
-    line = re.compile(r"[a-z0-9.-]+==[\w.]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
+def test_locks_hold_names_versions_markers_and_hashes_only() -> None:
+    line = re.compile(
+        r"[a-z0-9.-]+==[\w.]+( ; [\w.'<>=! ]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?"
+    )
     for lock in ("requirements.lock", "requirements-dev.lock"):
         odd = [text for text in (ROOT / lock).read_text().splitlines() if not line.fullmatch(text)]
         assert odd == []

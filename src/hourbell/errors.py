@@ -65,7 +65,7 @@ class DuplicateJob(errors.DuplicateJob):
 
 
 class KeyBusy(Conflict):
-    """Another open transaction holds the unique key or the quota."""
+    """Another open transaction holds the unique key, the idempotency key or the quota."""
 
     code = "key_busy"
     title = "Another transaction holds the key"

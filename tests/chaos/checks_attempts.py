@@ -118,32 +118,32 @@ class Duplicate(NamedTuple):
 def duplicates(case: RigCase) -> list[Duplicate]:
     """All of them, in order.
 
-    A delivery that the ledger holds to have failed (the target broke off in its answer, or took too
-    long) is tried again by right, whatever the receiver thinks that it answered.
+    A delivery that is recorded as failed (the target broke off in its answer, or took too long) is
+    rightly retried, whatever the receiver thinks that it answered. What the dump is too old for is
+    not judged.
     """
     found = []
     for execution_id, deliveries in case.delivered.items():
         if len(deliveries) == 1:
             continue
         row = case.row(execution_id)
-        ended = row.ended if row else None
         for place, again in enumerate(deliveries[1:], 1):
             before = [
                 delivery
                 for delivery in deliveries[:place]
-                if delivery.attempt == again.attempt or _was_done(delivery, ended)
+                if delivery.attempt == again.attempt or _was_done(delivery, row)
             ]
             same = [delivery for delivery in before if delivery.fence == again.fence]
-            if before:
+            if same or (before and again.at <= case.dump.at):
                 found.append(Duplicate((same or before)[-1], again))
     return sorted(found, key=lambda duplicate: duplicate.again.at)
 
 
-def _was_done(delivery: Delivery, ended: Ended | None) -> bool:
+def _was_done(delivery: Delivery, row: Row | None) -> bool:
     """Whether a delivery was answered well, as far as the sender could know."""
     if not succeeded(delivery):
         return False
-    for attempt in ended.attempts if ended else ():
+    for attempt in row.attempts if row else ():
         if attempt.fence == delivery.fence:
             return attempt.reason is None or attempt.reason in LOST
     return delivery.answered_at is not None
@@ -177,7 +177,7 @@ def _loss_behind(case: RigCase, one: Duplicate) -> _Loss:
     """The first was in flight until it was lost; of a stale one, it is itself what was lost."""
     held = one.again if one.again.fence < one.first.fence else one.first
     row = case.row(held.execution_id)
-    for attempt in row.ended.attempts if row and row.ended else ():
+    for attempt in row.attempts if row else ():
         if attempt.fence == held.fence:
             return _loss(attempt, _says_twice(case, one))
     return _Loss(held.at, one.again.at, None, _says_twice(case, one))
@@ -260,15 +260,20 @@ def _once_is_once(case: RigCase) -> Iterator[Violation]:
 
 
 def deliveries_are_recorded(case: RigCase) -> Iterator[Violation]:
-    """What arrived is an attempt of the ledger, which says what the receiver says."""
-    for row, ended in ended_rows(case):
-        yield from _are_attempts(case, row, ended)
+    """What arrived is an attempt of the ledger, which says what the receiver says.
+
+    An execution that has not ended may have an attempt that has not ended either.
+    """
+    for row in case.rows:
+        yield from _are_attempts(case, row)
 
 
-def _are_attempts(case: RigCase, row: Row, ended: Ended) -> Iterator[Violation]:
-    known = {attempt.fence: attempt for attempt in ended.attempts}
+def _are_attempts(case: RigCase, row: Row) -> Iterator[Violation]:
+    known = {attempt.fence: attempt for attempt in row.attempts}
     for delivery in case.delivered[row.execution_id]:
         attempt = known.get(delivery.fence)
+        if attempt is None and row.ended is None:
+            continue
         if attempt is None or attempt.attempt != delivery.attempt:
             yield Violation(
                 "I8",

@@ -1391,6 +1391,49 @@ def what_failed_by_itself_is_tried_again(history: History) -> None:
     alter_attempt(history, "listed", 2, reason="timeout")
 
 
+def retried_and_alive(
+    history: History, again: float, *, reason: str | None, mood: str = "well"
+) -> None:
+    """Answered 200 at 465, delivered again at this time, and not ended by the end."""
+    world = World()
+    world.create("retried", 460.0, {"at": iso(465)})
+    world.runs("retried", 465, Try(465.02, reason=reason, mood=mood, until=468.1), Try(again, None))
+    (ended,) = world.ended
+    world.ended.clear()
+    attempts = ended.attempts[:1] if reason else []
+    world.waits(
+        "retried",
+        465,
+        "leased",
+        execution_id=ended.execution_id,
+        run_at=BASE + again,
+        attempts=attempts,
+    )
+    add(history, world)
+    recount(history, SCHEDULED=COUNTS["acme"]["SCHEDULED"] + 1)
+
+
+@fine
+def what_failed_is_tried_again_and_has_not_ended(history: History) -> None:
+    retried_and_alive(history, 495.6, reason="timeout", mood="trickles")
+
+
+@breaks("I7")
+def what_did_not_fail_is_tried_again_and_has_not_ended(history: History) -> None:
+    retried_and_alive(history, 495.6, reason=None)
+
+
+@fine
+def what_is_delivered_after_the_dump_is_not_in_it(history: History) -> None:
+    """The dump is of 500.5."""
+    retried_and_alive(history, 500.6, reason=None)
+
+
+@breaks("I8")
+def an_answered_attempt_of_what_has_not_ended_is_recorded_as_failed(history: History) -> None:
+    retried_and_alive(history, 495.6, reason="timeout")
+
+
 # I8
 
 

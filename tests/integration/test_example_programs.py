@@ -250,7 +250,7 @@ def test_a_django_project_commits_an_order_with_its_mail(server: Server, tmp_pat
     )
     try:
         until_said(tmp_path / "worker.log", "django.shop.tasks.send_confirmation", worker)
-        until_said(tmp_path / "web.log", "Starting development server", web)
+        until_said(tmp_path / "web.log", "development server at http", web)
         assert asked(server, create)["order"] == 1
         assert asked(server, decline) == {"error": "The card was declined."}
         until_mailed(server, read)

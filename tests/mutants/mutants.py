@@ -795,6 +795,14 @@ MUTANTS = [
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "A session in quarantine runs a suspect only with empty hands.",
     ),
+    Mutant(
+        "level_in_the_wrong_bits",
+        "src/hourbell/store/functions/notices.sql",
+        "hourbell.flags_level(hourbell.level_of(row_number() over (partition by tenant)))",
+        "hourbell.level_of(row_number() over (partition by tenant))",
+        ("tests/integration/api/test_groups.py::test_the_callbacks_of_many_groups_become_ready",),
+        "Many callbacks of a tenant do not stop the gate.",
+    ),
     # Leadership and failover.
     Mutant(
         "epoch_not_checked",
@@ -934,7 +942,7 @@ MUTANTS = [
         "src/hourbell/worker/claimer.py",
         "            left = claimed_at + FREED_SLOT_SECONDS - time.monotonic()",
         "            left = claimed_at + POLL_SECONDS - time.monotonic()",
-        (f"{WORKER_TEST}::test_what_another_claim_had_locked_is_claimed_for_a_freed_slot",),
+        (f"{WORKER_TEST}::test_a_freed_slot_leads_to_a_claim_when_its_time_has_passed",),
         "What a claim had to skip does not wait for the poll.",
     ),
     Mutant(

@@ -1,6 +1,6 @@
 """Calls that type checkers refuse: each line with `# E` must be an error, and no other line may be."""
 
-from hourbell import App, Context, Item, Retry
+from hourbell import App, Context, Item, Retry, every
 
 app = App("shop")
 
@@ -58,6 +58,7 @@ async def main() -> None:
     plain.configure(retry=3)  # E
     plain.configure(on_duplicate="ignore")  # E
     app.task(queues="mail")  # E
+    every(60, notifications=[{"on": ["dead"], "url": "https://chat.example"}])  # E
     number: int = (await plain.enqueue(7)).id  # E
     result: int = await (await plain.enqueue(7)).result(5)  # E
     assert number, result

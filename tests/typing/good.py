@@ -37,7 +37,13 @@ async def plain(cart_id: int) -> str:
 async def with_context(ctx: Context, cart_id: int, *, lang: str = "en") -> None: ...
 
 
-@app.task(schedule=cron("0 2 * * *", timezone="Asia/Kolkata"))
+@app.task(
+    schedule=cron(
+        "0 2 * * *",
+        timezone="Asia/Kolkata",
+        notifications=[{"on": ["dead_letter"], "url": "https://chat.example/ops"}],
+    )
+)
 def nightly_report() -> None: ...
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from verify.history import Alive, Delivery, Ended, History, JobRow, Seconds
+from verify.history import Alive, Attempt, Delivery, Ended, History, JobRow, Seconds
 from verify.promise import FOREVER, SCHEDULE, Lists, Micros, Promise, Spans, micros, succeeded
 from verify.stories import Intent, Story, Teller, intents
 
@@ -38,6 +38,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.ended.status}{why}"
         assert self.alive is not None
         return f"alive ({self.alive.place})"
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Those that have ended, in order."""
+        known = self.ended or self.alive
+        return [] if known is None else known.attempts
 
     @property
     def claimed_at(self) -> Seconds | None:

@@ -240,6 +240,7 @@ class Alive(msgspec.Struct, frozen=True, kw_only=True):
     planned_ahead: bool  # its time has not come
     lease_until: Seconds | None = None  # of the session that holds it; None if that is not known
     claimed_at: Seconds | None = None  # as of what has ended
+    attempts: list[Attempt] = []  # those that have ended
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Authentication: an API key in `Authorization: Bearer hb_…`, looked up and cached briefly.
 
-A browser that has signed in sends a cookie instead (`sessions`). If a request has both, the key is
+A browser that has signed in sends a cookie instead (`sign_ins.py`). If a request has both, the key is
 used. A write authenticated by cookie must come from a page of this server: see `require_same_origin`.
 
 A server that only this machine can reach needs no key until the first one is created. Until then it
@@ -39,7 +39,7 @@ from hourbell.security.access import (
     Caller,
     KeyRole,
     digest_of,
-    session_digest_of,
+    sign_in_digest_of,
 )
 
 FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may still be accepted
@@ -85,7 +85,7 @@ class Authenticator:
         """The caller of an operation; raises Unauthenticated or Forbidden."""
         find_caller = self._caller_during_outage if route.during_outage else self.caller
         caller = await find_caller(request)
-        if caller.session_ends_at is not None and route.writes:
+        if caller.sign_in_ends_at is not None and route.writes:
             require_same_origin(request)
         if route.access is not None and caller.role not in route.access:
             allowed = ", ".join(sorted(route.access))
@@ -123,7 +123,7 @@ class Authenticator:
     async def sign_out(self, request: AnyRequest) -> None:
         """End the sessions in the cookies of a request: on this node immediately, on others soon."""
         for name in COOKIES:
-            digest = session_digest_of(request.cookies.get(name, ""))
+            digest = sign_in_digest_of(request.cookies.get(name, ""))
             if digest is not None:
                 await sign_out(self._engine, digest)
                 self._known.pop(digest, None)
@@ -156,7 +156,7 @@ class Authenticator:
             return self._caller
         headers = request.headers.getall("Authorization", [])
         if not headers:
-            token = session_token_of(request)
+            token = sign_in_token_of(request)
             caller = None if token is None else await self._signed_in(token)
             if caller is not None:
                 return caller
@@ -182,7 +182,7 @@ class Authenticator:
         return caller
 
     async def _signed_in(self, token: str) -> Caller | None:
-        return await self._look_up(session_digest_of(token), signed_in)
+        return await self._look_up(sign_in_digest_of(token), signed_in)
 
     async def _look_up(
         self, digest: bytes | None, find: Callable[[Engine, bytes], Awaitable[Caller | None]]
@@ -250,7 +250,7 @@ def name_in(host: str) -> str:
     return name.removeprefix("[").removesuffix("]")
 
 
-def session_token_of(request: AnyRequest) -> str | None:
+def sign_in_token_of(request: AnyRequest) -> str | None:
     """The session token in the cookies of a request.
 
     Another host in the same domain can set a cookie without a prefix, carrying a session that it
@@ -285,7 +285,7 @@ def _digest_in(request: AnyRequest) -> bytes:
     header = request.headers.get("Authorization")
     if header is not None:
         return digest_of(header.removeprefix(_SCHEME)) or b""
-    return session_digest_of(session_token_of(request) or "") or b""
+    return sign_in_digest_of(sign_in_token_of(request) or "") or b""
 
 
 def _host_of(origin: str) -> str | None:

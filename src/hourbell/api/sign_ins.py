@@ -113,7 +113,7 @@ async def get_me(
 
 
 def _render_me(caller: Caller, operations: Operations, requires_keys: bool) -> dict[str, object]:
-    ends_at = caller.session_ends_at
+    ends_at = caller.sign_in_ends_at
     return {
         "key_id": None if caller.key_id is None else key_text(caller.key_id),
         "name": caller.key_name,

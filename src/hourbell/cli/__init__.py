@@ -9,6 +9,6 @@ apply, reconcile, files, imports, importers
                        jobs from files and from other schedulers
 migrate, doctor, bench, next, completion
                        maintain an installation, preview a rule, complete a shell
-remote, servers, direct, output, params
-                       shared: choosing a server, calling it or working without one, output
+remote, servers, direct, output, params, exit_codes
+                       shared: choosing a server, calling it or working without one, output, exit codes
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hourbell.cli.exit_codes import CONFLICT, REFUSED, USAGE
 from hourbell.cli.files import check_owner, read_documents, shown
 from hourbell.cli.jobs import schedule_text
 from hourbell.cli.output import Progress, instant_text, plain, print_json, say, uses_color
@@ -21,7 +22,7 @@ from hourbell.cli.reconcile import (
     plan,
     read_wanted,
 )
-from hourbell.cli.remote import CONFLICT, REFUSED, USAGE, Session, fail, remote
+from hourbell.cli.remote import Session, fail, remote
 from hourbell.client import (
     AccessDenied,
     ClientError,

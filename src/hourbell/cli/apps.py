@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import click
 
+from hourbell.cli.exit_codes import USAGE
 from hourbell.compose import Running, app_worker
 from hourbell.errors import HourbellError
 from hourbell.sdk.app import App
@@ -23,12 +24,12 @@ def loaded_app(target: str) -> App:
         import_tasks(app)
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(2)
+        sys.exit(USAGE)
     except Exception:
         # The user's own error, with the user's own traceback.
         traceback.print_exc()
         click.echo(f"hourbell: cannot import {target}; see the traceback above.", err=True)
-        sys.exit(2)
+        sys.exit(USAGE)
     return app
 
 

@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 import click
 import msgspec
 
+from hourbell.cli.exit_codes import REFUSED, USAGE
 from hourbell.cli.output import Column, print_json, print_table, say
-from hourbell.cli.remote import REFUSED, USAGE, errors_as_exits, fail
+from hourbell.cli.remote import errors_as_exits, fail, output_option
 from hourbell.engine.views.health import check_database
-from hourbell.errors import ConfigurationError, NoDatabase, WaitTimeout
+from hourbell.errors import CannotConnect, ConfigurationError, NoDatabase, WaitTimeout
 from hourbell.model.ids import parse_job_id
 from hourbell.sdk.app import App
 from hourbell.sdk.app_connections import AppConnections
@@ -64,9 +65,7 @@ class Measure(msgspec.Struct, frozen=True):
     show_default=True,
     help="Give up after this many seconds.",
 )
-@click.option(
-    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@output_option
 def bench_command(jobs: int, timeout: int, output: str) -> None:
     """Measure enqueueing, draining and lateness on the configured database.
 
@@ -83,6 +82,8 @@ def bench_command(jobs: int, timeout: int, output: str) -> None:
                 "HOURBELL_DATABASE_URL.",
                 USAGE,
             )
+        except CannotConnect as error:
+            fail(error.message, USAGE)
         except WaitTimeout as error:
             fail(error.message, REFUSED)
     if output == "json":

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from hourbell.cli.executions import ATTEMPT_COLUMNS, attempt_cells
+from hourbell.cli.exit_codes import REFUSED
 from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
@@ -193,9 +194,13 @@ def replay_command(
 ) -> None:
     """Make dead executions due again: the given ones, or all that match a filter."""
     if _is_by_id(execution_ids, everything, options, background):
-        for execution_id in execution_ids:
-            session.client.dead_letters.replay(execution_id)
-        _report(session, {"replayed": len(execution_ids), "left": 0})
+        replayed = 0
+        try:
+            for execution_id in execution_ids:
+                session.client.dead_letters.replay(execution_id)
+                replayed += 1
+        finally:
+            _report(session, {"replayed": replayed, "left": 0})
         return
     confirm(f"Replay {_what(options)}?", yes)
     if background:
@@ -237,8 +242,12 @@ def purge_command(
     """Remove dead letters: the given ones, or all that match a filter. Their history is kept."""
     if _is_by_id(execution_ids, everything, options, background):
         confirm(f"Remove {len(execution_ids)} dead letters?", yes)
-        purged = sum(session.client.dead_letters.purge(one).purged for one in execution_ids)
-        _report(session, {"purged": purged})
+        purged = 0
+        try:
+            for execution_id in execution_ids:
+                purged += session.client.dead_letters.purge(execution_id).purged
+        finally:
+            _report(session, {"purged": purged})
         return
     confirm(f"Remove {_what(options)}?", yes)
     if background:
@@ -275,7 +284,10 @@ def _what(options: dict[str, Any]) -> str:
 def _report(session: Session, counts: dict[str, int]) -> None:
     if session.as_json:
         print_json(counts)
-        return
-    if counts.get("left"):
-        say("Not replayed: the job was deleted, or the same occurrence is live again.")
-    print_fields((name.capitalize(), str(count)) for name, count in counts.items())
+    else:
+        print_fields((name.capitalize(), str(count)) for name, count in counts.items())
+    if left := counts.get("left"):
+        say(
+            f"{left:,} were not replayed: the job was deleted, or the same occurrence is live again."
+        )
+        raise SystemExit(REFUSED)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import asyncpg
 import click
 
+from hourbell.cli.exit_codes import REFUSED
 from hourbell.cli.output import (
     counted,
     paint,
@@ -21,7 +22,6 @@ from hourbell.cli.output import (
     uses_color,
 )
 from hourbell.cli.process import NO_DATABASE, database_problem
-from hourbell.cli.remote import REFUSED
 from hourbell.compose import open_engine
 from hourbell.engine.views.diagnosis import Finding, Level, examine, findings
 from hourbell.model.errors import HourbellError, IncompatibleDatabase, UnreleasedDatabase
@@ -76,11 +76,10 @@ async def _examine() -> Sequence[Finding]:
         else:
             what, _, advice = database_problem(error).partition(". ")
             found.append(Finding("database", Level.FAILURE, what, advice))
-    except (IncompatibleDatabase, UnreleasedDatabase) as error:
-        what, _, advice = error.message.partition(". ")
-        found.append(Finding("schema", Level.FAILURE, what, advice))
     except HourbellError as error:
-        found.append(Finding("database", Level.FAILURE, error.message))
+        of_schema = isinstance(error, IncompatibleDatabase | UnreleasedDatabase)
+        what, _, advice = error.message.partition(". ")
+        found.append(Finding("schema" if of_schema else "database", Level.FAILURE, what, advice))
     except (TimeoutError, asyncpg.PostgresError) as error:
         what = f"the database cannot be checked: {error or type(error).__name__}"
         found.append(Finding("database", Level.FAILURE, what, "See the PostgreSQL log."))

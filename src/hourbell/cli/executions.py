@@ -221,13 +221,15 @@ def _on_each(
     session: Session, ids: Sequence[str], act: Callable[[str], Execution], verb: str
 ) -> None:
     changed = []
-    for execution_id in ids:
-        changed.append(act(execution_id))
-        if not session.as_json:
-            say(f"{execution_id}: {verb} requested; the execution is {changed[-1].status}.")
-            click.echo(execution_id)
-    if session.as_json:
-        print_json(changed)
+    try:
+        for execution_id in ids:
+            changed.append(act(execution_id))
+            if not session.as_json:
+                say(f"{execution_id}: {verb} requested; the execution is {changed[-1].status}.")
+                click.echo(execution_id)
+    finally:
+        if session.as_json:
+            print_json(changed)
 
 
 @executions_command.command("tail")

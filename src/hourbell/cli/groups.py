@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import click
 
+from hourbell.cli.exit_codes import USAGE
 from hourbell.cli.output import instant_text, print_fields, print_json, say
-from hourbell.cli.remote import USAGE, Session, fail, remote
+from hourbell.cli.remote import Session, fail, remote
 from hourbell.client import Group
 
 

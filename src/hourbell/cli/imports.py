@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from hourbell.cli.exit_codes import USAGE
 from hourbell.cli.files import (
     check_owner,
     read_documents,
@@ -23,7 +24,7 @@ from hourbell.cli.importers.crontab import read_crontab
 from hourbell.cli.importers.eventbridge import read_schedules
 from hourbell.cli.importers.k8s import read_cron_jobs
 from hourbell.cli.output import counted, plain, say
-from hourbell.cli.remote import USAGE, errors_as_exits, fail
+from hourbell.cli.remote import errors_as_exits, fail
 from hourbell.documents.jobs import parse_new_job
 from hourbell.model.errors import InvalidInput
 from hourbell.timing.errors import UnknownZone

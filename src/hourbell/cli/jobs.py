@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from hourbell.cli.exit_codes import REFUSED
 from hourbell.cli.files import read_documents, shown, with_type
 from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
@@ -24,7 +25,6 @@ from hourbell.cli.output import (
 )
 from hourbell.cli.params import Instant, InstantOrWall
 from hourbell.cli.remote import (
-    REFUSED,
     Session,
     confirm,
     job_id_of,

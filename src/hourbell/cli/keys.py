@@ -10,12 +10,15 @@ import os
 from collections.abc import Sequence
 
 import click
+import msgspec
 
-from hourbell.cli.output import Column, instant_text, print_list, say
-from hourbell.cli.remote import errors_as_exits, fail, open_client, profile_option
+from hourbell.cli.exit_codes import REFUSED
+from hourbell.cli.output import Column, instant_text, print_json, print_list, say
+from hourbell.cli.remote import errors_as_exits, fail, open_client, output_option, profile_option
 from hourbell.cli.servers import choose_server
-from hourbell.client import Key
-from hourbell.security.access import KeyRole
+from hourbell.client import Key, MadeKey
+from hourbell.model.ids import key_text
+from hourbell.security.access import ApiKey, KeyRole
 
 _BY_CLI = "hourbell keys"
 _COLUMNS = (
@@ -41,28 +44,35 @@ def keys_command() -> None:
 @click.option("--role", type=click.Choice([role.value for role in KeyRole]), required=True)
 @click.option("--name", required=True, help="Owner or purpose; shown in the audit trail.")
 @click.option("--tenant", help="Restrict the key to this tenant. [all]")
+@output_option
 @profile_option
-def create_command(role: str, name: str, tenant: str | None, profile: str | None) -> None:
+def create_command(
+    role: str, name: str, tenant: str | None, output: str, profile: str | None
+) -> None:
     """Create an API key and print it on a line of its own. It is shown only once."""
     if not _is_remote(profile):
-        key_id, key = _create_in_database(role, name, tenant)
+        _create_in_database(role, name, tenant, output == "json")
     else:
         with open_client(profile) as client:
             made = client.keys.create(name, role, tenant_id=tenant)
         if made.key is None:
             fail(
                 f"{made.key_id} was created, but the response with the key was lost. Revoke it and create another.",
-                1,
+                REFUSED,
             )
-        key_id, key = made.key_id, made.key
-    say(f"Created {key_id}. The key is shown only once:")
-    click.echo(key)
+        _show(made, output == "json")
+
+
+def _show(made: MadeKey, as_json: bool) -> None:
+    say(f"Created {made.key_id}. The key is shown only once:")
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(made.key)
 
 
 @keys_command.command("list")
-@click.option(
-    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@output_option
 @profile_option
 def list_command(output: str, profile: str | None) -> None:
     """List API keys, newest first, without their secrets."""
@@ -76,15 +86,20 @@ def list_command(output: str, profile: str | None) -> None:
 
 @keys_command.command("revoke")
 @click.argument("key_id")
+@output_option
 @profile_option
-def revoke_command(key_id: str, profile: str | None) -> None:
+def revoke_command(key_id: str, output: str, profile: str | None) -> None:
     """Revoke an API key. Running nodes reject it within 5 seconds."""
     if not _is_remote(profile):
-        _revoke_in_database(key_id)
+        revoked = _revoke_in_database(key_id)
     else:
         with open_client(profile) as client:
-            client.keys.revoke(key_id)
-    click.echo(f"Revoked {key_id}.")
+            revoked = client.keys.revoke(key_id)
+    if output == "json":
+        print_json(revoked)
+        return
+    say(f"Revoked {revoked.key_id}.")
+    click.echo(revoked.key_id)
 
 
 def _is_remote(profile: str | None) -> bool:
@@ -107,28 +122,30 @@ def _cells(key: Key) -> Sequence[str]:
 # The engine is imported only where it is needed: a command that calls a server does not need it.
 
 
-def _create_in_database(role: str, name: str, tenant: str | None) -> tuple[str, str]:
+def _create_in_database(role: str, name: str, tenant: str | None, as_json: bool) -> None:
     from hourbell.cli.process import run_with_engine
     from hourbell.documents.keys import parse_new_key
     from hourbell.engine.core import Engine
     from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, create_key, is_keyless
     from hourbell.engine.operations.idempotency import Write
-    from hourbell.model.ids import key_text
 
-    created: list[tuple[str, str]] = []
+    created: list[MadeKey] = []
 
     async def create(engine: Engine) -> None:
         new = parse_new_key({"role": role, "name": name, "tenant_id": tenant})
         is_first = await is_keyless(engine)
         made = await create_key(engine, new, Write(actor=_BY_CLI))
+        shown = msgspec.structs.asdict(_key(made.made))
+        created.append(MadeKey(**shown, key=made.key))
         if is_first:
             # From here on all nodes require a key; only then is the new key shown.
             await asyncio.sleep(KEYLESS_SECONDS)
-        assert made.key is not None
-        created.append((key_text(made.made.key_id), made.key))
 
-    run_with_engine(create)
-    return created[0]
+    try:
+        run_with_engine(create)
+    finally:  # Ctrl-C during the sleep does not lose the key
+        for key in created:
+            _show(key, as_json)
 
 
 def _list_in_database() -> list[Key]:
@@ -136,7 +153,6 @@ def _list_in_database() -> list[Key]:
     from hourbell.engine.core import Engine
     from hourbell.engine.operations.api_keys import list_keys
     from hourbell.engine.views.pages import MAX_PAGE_SIZE
-    from hourbell.model.ids import key_text
 
     keys: list[Key] = []
 
@@ -144,17 +160,7 @@ def _list_in_database() -> list[Key]:
         token = None
         while True:
             page = await list_keys(engine, MAX_PAGE_SIZE, token)
-            for key in page.items:
-                keys.append(
-                    Key(
-                        key_id=key_text(key.key_id),
-                        name=key.name,
-                        role=key.role.value,
-                        tenant_id=key.tenant_id,
-                        created_at=key.created_at,
-                        revoked_at=key.revoked_at,
-                    )
-                )
+            keys.extend(map(_key, page.items))
             token = page.next_token
             if token is None:
                 return
@@ -163,14 +169,30 @@ def _list_in_database() -> list[Key]:
     return keys
 
 
-def _revoke_in_database(key_id: str) -> None:
+def _revoke_in_database(key_id: str) -> Key:
     from hourbell.cli.process import run_with_engine
     from hourbell.engine.core import Engine
     from hourbell.engine.operations.api_keys import revoke_key
     from hourbell.engine.operations.idempotency import Write
     from hourbell.model.ids import parse_key_id
 
+    revoked: list[Key] = []
+
     async def revoke(engine: Engine) -> None:
-        await revoke_key(engine, parse_key_id(key_id), Write(actor=_BY_CLI))
+        key = await revoke_key(engine, parse_key_id(key_id), Write(actor=_BY_CLI))
+        revoked.append(_key(key))
 
     run_with_engine(revoke)
+    return revoked[0]
+
+
+def _key(key: ApiKey) -> Key:
+    """The key as the API renders it."""
+    return Key(
+        key_id=key_text(key.key_id),
+        name=key.name,
+        role=key.role.value,
+        tenant_id=key.tenant_id,
+        created_at=key.created_at,
+        revoked_at=key.revoked_at,
+    )

@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hourbell import __version__
+from hourbell.cli.exit_codes import INTERRUPTED, REFUSED
 
 # Each command with its module and its line of help, so that listing the commands imports none.
 COMMANDS = {
@@ -64,7 +65,17 @@ class _CommandsOnDemand(click.Group):
             # Python would write the rest again when it exits.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
             click.echo(f"hourbell: {error.filename or 'The output'}: {error.strerror}.", err=True)
-            sys.exit(1)
+            sys.exit(REFUSED)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # By default click exits with 1, which means that a request was refused or a check failed.
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except click.Abort:  # Ctrl-C or Ctrl-D at a question, whose line has not ended
+            click.echo(err=True)
+            sys.exit(INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

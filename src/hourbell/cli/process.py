@@ -15,9 +15,10 @@ import asyncpg
 import click
 import uvloop
 
+from hourbell.cli.exit_codes import DONE, INTERRUPTED, USAGE
 from hourbell.compose import Running, command_engine, tune_garbage_collector
 from hourbell.engine.core import Engine
-from hourbell.model.errors import ConfigurationError, HourbellError, NotFound, StoreUnavailable
+from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
 from hourbell.observe.exporting import configure_traces, flush_traces
 from hourbell.observe.logs import Logs, configure_logs
 from hourbell.settings import Settings, from_environment
@@ -49,7 +50,7 @@ def run_process(
         uvloop.run(_run(settings, logs, compose, greet, control))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(2)
+        sys.exit(USAGE)
 
 
 async def _run(
@@ -85,7 +86,7 @@ async def _run(
     # recorded as interrupted and run again elsewhere.
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(DONE)
 
 
 async def _started(
@@ -117,22 +118,30 @@ async def _started(
 
 
 def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
-    """Run `act` with an engine on the configured database."""
+    """Run `act` with an engine on the configured database.
+
+    A database that cannot be opened is wrong configuration. If one is lost later, a write of `act`
+    may have taken effect, and the exit code says so.
+    """
 
     async def run(settings: Settings) -> None:
-        try:
-            async with command_engine(settings) as engine:
+        async with AsyncExitStack() as stack:
+            try:
+                engine = await stack.enter_async_context(command_engine(settings))
+            except NO_DATABASE as error:
+                if settings.database_url is None:
+                    raise
+                raise ConfigurationError(database_problem(error)) from error
+            try:
                 await act(engine)
-        except NO_DATABASE as error:
-            if settings.database_url is None:
-                raise
-            raise ConfigurationError(database_problem(error)) from error
+            except asyncpg.InsufficientPrivilegeError as error:
+                raise ConfigurationError(database_problem(error)) from error
 
-    try:
+    # Imported here, because the processes of roles need no client of the API.
+    from hourbell.cli.remote import errors_as_exits
+
+    with errors_as_exits():
         asyncio.run(run(from_environment(os.environ)))
-    except HourbellError as error:
-        click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(3 if isinstance(error, NotFound) else 2)  # the same codes as over the API
 
 
 def _on_stops(
@@ -166,7 +175,7 @@ def _stop_now(settings: Settings) -> None:
             stop_at_once(settings.data_dir)
         click.echo("Stopped.")
     finally:
-        os._exit(130)
+        os._exit(INTERRUPTED)
 
 
 def database_problem(

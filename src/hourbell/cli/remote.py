@@ -1,14 +1,4 @@
-"""Shared by commands that call a server: options, the client, errors, exit codes.
-
-0    done
-1    the server rejected the request, or a check failed
-2    the command or its configuration is wrong; nothing was sent
-3    not found
-4    the API key is missing, unknown, or does not allow this
-5    conflicts with the current state
-6    the server cannot be reached or is unavailable, or another program answers in its place
-130  interrupted
-"""
+"""Shared by commands that call a server: options, the client, errors as exit codes."""
 
 from __future__ import annotations
 
@@ -24,6 +14,14 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
+from hourbell.cli.exit_codes import (
+    CONFLICT,
+    DENIED,
+    NOT_FOUND,
+    REFUSED,
+    UNAVAILABLE,
+    USAGE,
+)
 from hourbell.cli.output import plain, say
 from hourbell.cli.servers import Server, choose_server, profile_names
 from hourbell.client import (
@@ -38,17 +36,16 @@ from hourbell.client import (
     UnexpectedAnswer,
     Unreachable,
 )
+from hourbell.model import errors
 from hourbell.model.errors import ConfigurationError, HourbellError, UnknownId
 from hourbell.model.ids import parse_job_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-REFUSED, USAGE, NOT_FOUND, DENIED, CONFLICT, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
-
 _RETRIES = 3  # fewer than in a program: a user is waiting for the answer
 _MAX_NAMESAKES = 10
-_EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
+_EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, NOT_FOUND),
     (AccessDenied, DENIED),
     (Conflict, CONFLICT),
@@ -56,6 +53,10 @@ _EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
     (Unreachable, UNAVAILABLE),
     (UnexpectedAnswer, UNAVAILABLE),
     (ProblemError, REFUSED),
+    # Of work directly on the database: the same codes as over the API.
+    (errors.NotFound, NOT_FOUND),
+    (errors.Conflict, CONFLICT),
+    (errors.StoreUnavailable, UNAVAILABLE),
 )
 
 
@@ -78,12 +79,13 @@ def errors_as_exits(server: Server | None = None) -> Iterator[None]:
     try:
         yield
     except HourbellError as error:
-        fail(error.message, USAGE)
+        fail(error.message, _code_of(error))
     except ClientError as error:
-        code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), USAGE)
-        fail(error.message + _what_to_do(error, server), code)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        fail(error.message + _what_to_do(error, server), _code_of(error))
+
+
+def _code_of(error: Exception) -> int:
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), USAGE)
 
 
 def _what_to_do(error: ClientError, server: Server | None) -> str:
@@ -112,6 +114,10 @@ profile_option = click.option(
     shell_complete=_complete_profile,
 )
 
+output_option = click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
 
 def remote(command: Callable[..., None]) -> Callable[..., None]:
     """A command that calls a server, with the options `--profile` and `--output`."""
@@ -120,9 +126,7 @@ def remote(command: Callable[..., None]) -> Callable[..., None]:
         with open_client(profile) as client:
             command(Session(client, output == "json"), **options)
 
-    outputs = click.Choice(["table", "json"])
-    with_output = click.option("--output", "-o", type=outputs, default="table", show_default=True)
-    return profile_option(with_output(functools.wraps(command)(run)))
+    return profile_option(output_option(functools.wraps(command)(run)))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hourbell.cli.exit_codes import USAGE
 from hourbell.cli.process import run_process
 from hourbell.compose import Role, Running, role
 from hourbell.model.errors import HourbellError
@@ -140,7 +141,7 @@ def _supervise(target: str, options: WorkerOptions, processes: int, reload: bool
         configure_logs(from_environment(os.environ).log_level)
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(2)
+        sys.exit(USAGE)
     commands = [_command(target, options, place, processes) for place in range(processes)]
     drain = options.drain_seconds
     if reload:

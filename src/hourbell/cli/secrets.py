@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from hourbell.cli.exit_codes import USAGE
 from hourbell.cli.output import Column, instant_text, print_json, print_list, say
 from hourbell.cli.remote import Session, confirm, fail, limit_options, limited, remote
 from hourbell.client import Secret
@@ -54,7 +55,7 @@ def _read_value(name: str) -> str:
         return value
     value = sys.stdin.read(MAX_VALUE_CHARACTERS).removesuffix("\n")
     if not value:
-        fail("Standard input is empty. Pipe the value of the secret into it.", 2)
+        fail("Standard input is empty. Pipe the value of the secret into it.", USAGE)
     return value
 
 
@@ -116,6 +117,6 @@ def rotate_command() -> None:
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))
         count = await reseal(engine, ring)
-        click.echo(f"Re-encrypted {count} secrets; all now use the key {ring.sealing_key}.")
+        say(f"Re-encrypted {count} secrets; all now use the key {ring.sealing_key}.")
 
     run_with_engine(rotate)

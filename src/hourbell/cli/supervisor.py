@@ -22,6 +22,8 @@ from pathlib import Path
 
 import structlog
 
+from hourbell.cli.exit_codes import DONE, REFUSED
+
 log = structlog.get_logger(component="process")
 
 MAX_DEATHS = 5  # within a minute; then the supervisor gives up
@@ -76,7 +78,7 @@ class Supervisor:
         self._start_at: dict[int, float] = {place: 0.0 for place in range(len(commands))}
         self._deaths: deque[float] = deque()
         self._kill_at: float | None = None  # set while stopping: when remaining workers are killed
-        self._code = 0
+        self._code = DONE
 
     def run(self) -> int:
         """Run until a signal or too many deaths; return the exit code."""
@@ -132,7 +134,7 @@ class Supervisor:
         deaths, pid = len(self._deaths), worker.process.pid
         if deaths >= MAX_DEATHS:
             log.error("worker processes die too often", pid=pid, how=worker.end, deaths=deaths)
-            self._code = 1
+            self._code = REFUSED
             self._stop()
             return
         delay = restart_delay(deaths)
@@ -157,7 +159,7 @@ class Reloader:
                 stopped = self._wait_for_change(signals, before, worker)
                 self._end(worker)
                 if stopped:
-                    return 0
+                    return DONE
 
     def _wait_for_change(self, signals: int, before: dict[str, int], worker: Worker) -> bool:
         """Wait until a file changes; True if a signal came first."""

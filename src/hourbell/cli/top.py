@@ -17,6 +17,7 @@ from functools import partial
 
 import click
 
+from hourbell.cli.exit_codes import TERMINATED
 from hourbell.cli.output import (
     Column,
     counted,
@@ -74,7 +75,7 @@ def _keyboard() -> Iterator[Callable[[float], bool]]:
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     # By default a terminated process does not clean up.
-    ended_by = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    ended_by = signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
     try:
         tty.setcbreak(terminal)
         yield partial(_is_left, terminal)

@@ -140,7 +140,7 @@ class JobWarning(msgspec.Struct, frozen=True):
 
 
 class PauseDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Who paused a job, why, and until when."""
+    """Which actor paused a job, why, and until when."""
 
     by: str
     at: datetime

@@ -19,7 +19,14 @@ from hourbell.engine.life.settlement import (
     SNOOZED,
     SUCCEEDED,
 )
-from hourbell.model.executions import CIRCUIT_OPEN, NO_SECRET_KEYS, REASONS, ExecutionStatus, Reason
+from hourbell.model.executions import (
+    CIRCUIT_OPEN,
+    NO_SECRET_KEYS,
+    PAYLOAD_MISMATCH,
+    REASONS,
+    ExecutionStatus,
+    Reason,
+)
 from hourbell.observe.metrics import OTHER, SIZES, Distribution, LargestValues, Metrics
 
 NO_REASON = "none"
@@ -31,7 +38,12 @@ _FATES = {
     CANCELLED: ExecutionStatus.CANCELLED,
 }
 _RETURNED = {INTERRUPTED: "interrupted", SNOOZED: "snoozed", ACCEPTED: "accepted"}
-_RELEASED = {None: "released", CIRCUIT_OPEN: CIRCUIT_OPEN, NO_SECRET_KEYS: NO_SECRET_KEYS}
+_RELEASED = {
+    None: "released",
+    CIRCUIT_OPEN: CIRCUIT_OPEN,
+    NO_SECRET_KEYS: NO_SECRET_KEYS,
+    PAYLOAD_MISMATCH: PAYLOAD_MISMATCH,
+}
 
 
 class Batches:

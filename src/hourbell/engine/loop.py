@@ -2,7 +2,7 @@
 
 A loop's step is `run_once() -> bool`: True means that there is more to do now. A step that finds
 the database unavailable is retried with backoff. Any other exception is logged and does not end
-the loop: a scheduler that is silent is worse than one that complains.
+the loop, so that one bad step cannot stop a scheduler.
 """
 
 from __future__ import annotations

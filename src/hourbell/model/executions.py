@@ -28,11 +28,13 @@ import msgspec
 # Reasons for waiting:
 CIRCUIT_OPEN = "circuit_open"  # the host or endpoint keeps failing
 NO_SECRET_KEYS = "no_secret_keys"  # the worker cannot decrypt the secrets
+PAYLOAD_MISMATCH = "payload_mismatch"  # the worker's version of the task takes other arguments
 TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
 
 MAX_ERROR_CHARACTERS = 4_000  # in the message of a failure
 MAX_RESULT_BYTES = 16 * 1024  # in the result of a success, as JSON
 MAX_INTERRUPTIONS = 20  # in a row; the next one is a failure
+MAX_MISMATCHES = 10  # in a row, together with interruptions; then it is dead
 MAX_SNOOZES = 1_000  # per execution; with the next one it is dead
 MAX_SNOOZE_SECONDS = 366 * 86_400  # per snooze
 MAX_CHECKPOINT_BYTES = 64 * 1024  # as JSON
@@ -198,7 +200,7 @@ class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released")
     """Released without being started; the attempt does not count."""
 
     delay_seconds: float = 0.0  # it can be claimed again after this
-    waits_for: str | None = None  # why, as in `explain`: `circuit_open`, `no_secret_keys`
+    waits_for: str | None = None  # why, as in `explain`: `circuit_open`, `payload_mismatch`
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag_field="outcome", tag="interrupted"):

@@ -193,7 +193,7 @@ class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     """A JobSpec as sent with a claim."""
 
     attempts_before: int = 0  # attempts before a replay; they do not count as retries
-    interruptions: int = 0  # how many times in a row it was interrupted
+    interruptions: int = 0  # how many times in a row it was interrupted, or did not fit its task
     snoozes: int = 0  # how many times it was snoozed
     checkpoint: msgspec.Raw = NO_CHECKPOINT  # from an earlier run, as JSON
 

@@ -381,7 +381,7 @@ class App:
         self, calls: Iterable[Call[Any]], connection: Any, chunk: int | None
     ) -> list[Job[Any]]:
         jobs: list[Job[Any]] = []
-        bound = _bound(calls)
+        bound = _bound(calls, connection)
         size = chunk or max(len(bound), 1)
         for first in range(0, len(bound), size):
             planned = bound[first : first + size]
@@ -538,14 +538,14 @@ def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
     return (task.name, *task.aliases)
 
 
-def _bound(calls: Iterable[Call[Any]]) -> list[PlannedCall]:
+def _bound(calls: Iterable[Call[Any]], connection: Any = None) -> list[PlannedCall]:
     found = list(calls)
     for call in found:
         if not isinstance(call, Call):
             raise InvalidArguments(
                 f"{call!r} is not a call. Create one with task.bind(…). Nothing was enqueued."
             )
-        if call._configured._connection is not None:
+        if call._configured._connection not in (None, connection):
             raise ConfigurationError(
                 "A bound call has no connection of its own. Pass connection= to the call that "
                 "enqueues it."

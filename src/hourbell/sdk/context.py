@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from hourbell.errors import LeaseLost, Suspend
+from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import (
     MAX_CHECKPOINT_BYTES,
     MAX_RESULT_BYTES,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PROGRESS_SECONDS = 1.0  # at most one report per this time is stored
+PROGRESS_SECONDS = 1.0  # at most one report per this time is stored: the newest
 MAX_WAIT_NAME = 100
 _MAX_PROGRESS_BYTES = 16 * 1024
 
@@ -119,13 +121,17 @@ class _Base(OfExecution):
         "_began_at",
         "_cancelled",
         "_checkpoint",
+        "_is_over",
+        "_late",
         "_log",
         "_loop",
+        "_newest",
         "_progress_at",
         "_settings",
         "_state",
         "_stop_at",
         "_worker",
+        "_writing",
         "task",
     )
 
@@ -146,7 +152,11 @@ class _Base(OfExecution):
         self._loop = loop
         self._began_at = time.monotonic()
         self._stop_at = self._began_at + timeout_seconds
-        self._progress_at = 0.0
+        self._newest: str | None = None  # progress report, as JSON; None: it is stored
+        self._progress_at = 0.0  # when the next one may be stored
+        self._late: asyncio.Task[None] | None = None  # waits until then
+        self._writing: asyncio.Task[None] | None = None  # the last one that has waited
+        self._is_over = False  # whether the run has ended
         self._settings: _Settings | None = None
         self._log: BoundLogger | None = None
         self._cancelled = False
@@ -228,16 +238,46 @@ class _Base(OfExecution):
             self._settings = msgspec.json.decode(self._claimed.spec or "{}", type=_Settings)
         return self._settings
 
-    def _due_progress(self, value: object) -> str | None:
-        """A progress report as JSON, or None if it comes too soon after the last."""
-        now = time.monotonic()
-        if self._worker is None or now < self._progress_at:
-            return None
+    # Progress. A thread may call `_keep`; everything else happens in the loop.
+
+    def _keep(self, value: object) -> bool:
+        """Keep a progress report as the newest; whether `_report` must be called to store it."""
+        if self._worker is None or self._is_over:
+            return False
         encoded = msgspec.json.encode(value)
         if len(encoded) > _MAX_PROGRESS_BYTES:
             raise ValueError(f"progress must be at most {_MAX_PROGRESS_BYTES} bytes as JSON")
-        self._progress_at = now + PROGRESS_SECONDS
-        return encoded.decode()
+        self._newest = encoded.decode()
+        return self._late is None
+
+    async def _report(self) -> None:
+        """Store the newest report: now, or when a second has passed since the last one."""
+        seconds = self._progress_at - time.monotonic()
+        if self._is_over:
+            pass
+        elif seconds <= 0:
+            await self._store_newest()
+        elif self._late is None and self._loop is not None:
+            self._late = self._loop.create_task(self._report_late(seconds))
+
+    async def _report_late(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        # In this order: a report that is kept from now on is either stored here, or starts a task.
+        self._writing, self._late = self._late, None
+        with contextlib.suppress(StoreUnavailable):
+            await self._store_newest()
+
+    async def _store_newest(self) -> None:
+        report, self._newest = self._newest, None
+        if report is not None and self._worker is not None:
+            self._progress_at = time.monotonic() + PROGRESS_SECONDS
+            await self._worker.note_progress(self._claimed, report)
+
+    def _end_reports(self) -> None:
+        """Store no more reports: the run has ended, and its progress is no longer shown."""
+        self._is_over = True
+        if self._late is not None:
+            self._late.cancel()
 
     # Shared by both kinds of context, which differ only in how they ask.
 
@@ -259,6 +299,8 @@ class _Base(OfExecution):
                 return Completion(False, error=value)
             case "TIMED_OUT":
                 return Completion(False, timed_out=True)
+        with contextlib.suppress(StoreUnavailable):
+            await self._store_newest()  # shown while it waits
         raise Suspend(sha256(wait.token.encode()).digest(), seconds)
 
     async def _wait_of(self, name: str, waits: bool) -> Wait:
@@ -336,10 +378,9 @@ class Context(_Base):
             raise LeaseLost
 
     async def progress(self, value: object) -> None:
-        """Report the progress of the run; at most one report per second is stored."""
-        report = self._due_progress(value)
-        if report is not None and self._worker is not None:
-            await self._worker.note_progress(self._claimed, report)
+        """Report the progress of the run; once a second, the newest report is stored."""
+        if self._keep(value):
+            await self._report()
 
 
 class SyncContext(_Base):
@@ -360,12 +401,9 @@ class SyncContext(_Base):
                 raise LeaseLost
 
     def progress(self, value: object) -> None:
-        """Report the progress of the run; at most one report per second is stored."""
-        report = self._due_progress(value)
-        if report is not None and self._worker is not None and self._loop is not None:
-            asyncio.run_coroutine_threadsafe(
-                self._worker.note_progress(self._claimed, report), self._loop
-            ).result()
+        """Report the progress of the run; once a second, the newest report is stored."""
+        if self._keep(value):
+            self._blocking(self._report())
 
     def completion_token(self, name: str = "") -> str:
         """A token with which an outside system can complete a wait of this execution.

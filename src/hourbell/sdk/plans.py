@@ -149,6 +149,8 @@ def created(calls: Sequence[PlannedCall], rows: Sequence[Row]) -> list[Created]:
             found[place - 1] = Created(job_id, outcome == "kept")
         return found
     place, _, outcome, holder, detail = rows[0]
+    if outcome == "busy":
+        raise _busy(calls, detail)
     raise _refusal(calls[place - 1], outcome, holder, detail or "")
 
 
@@ -197,6 +199,24 @@ def unknown_name(missing: MissingName, why: str) -> HourbellError:
     )
 
 
+def _busy(calls: Sequence[PlannedCall], detail: str) -> KeyBusy:
+    call = calls[0]
+    match detail:
+        case "quota":
+            what = "another open transaction is creating jobs under the same tenant's quota (waited 2 s)"
+        case "idempotency_key":
+            what = "another open transaction is using the same idempotency_key (waited 0.5 s)"
+        case "unique_key":
+            keyed = [each for each in calls if each.unique_key is not None]
+            key = f'unique_key "{keyed[0].shown_key}"'
+            if len(keyed) > 1:  # PostgreSQL does not say which
+                key = f"one of {len(keyed):,} unique keys in this call"
+            what = f"{key} is held by another open transaction (waited 0.5 s)"
+        case _:
+            what = detail
+    return KeyBusy(f"{call.task}: {what}. Nothing was enqueued; your transaction is intact.")
+
+
 def _refusal(call: PlannedCall, outcome: str, holder: int | None, detail: str) -> Exception:
     match outcome:
         case "unknown_task" | "unknown_queue" | "unknown_tenant":
@@ -209,16 +229,6 @@ def _refusal(call: PlannedCall, outcome: str, holder: int | None, detail: str) -
                 f'{call.task}: unique_key "{call.shown_key}" {whose}. Use on_duplicate="keep" to get that '
                 f'job, or "replace" to replace it while it is waiting.',
                 None if holder is None else job_text(holder),
-            )
-        case "busy" if call.unique_key is not None:
-            return KeyBusy(
-                f'{call.task}: unique_key "{call.shown_key}" is held by another open transaction '
-                f"(waited 0.5 s). Nothing was enqueued; your transaction is intact."
-            )
-        case "busy":
-            return KeyBusy(
-                f"{call.task}: another open transaction is creating jobs under the same tenant's "
-                f"quota. Nothing was enqueued; your transaction is intact."
             )
         case "over_quota":
             return QuotaExceeded(

@@ -25,17 +25,19 @@ from hourbell.dispatch import Dispatch, Wait
 from hourbell.errors import ConfigurationError, Suspend
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import (
+    MAX_MISMATCHES,
     MAX_SNOOZES,
+    PAYLOAD_MISMATCH,
     Accepted,
     Claimed,
     Crashed,
     Failed,
     Outcome,
+    Released,
     Succeeded,
 )
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
-from hourbell.model.policies import retry_delay_seconds
 from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, RunInfo, SyncContext, _current, no_context_of_batch
 from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(component="tasks")
 
-_MISMATCH_SECONDS = 60.0  # another version of the code may be on its way
+_MISMATCH_SECONDS = 60.0  # until another worker may try, which may have another version of the code
 _ASK_AGAIN_SECONDS = 0.5
 _DONE = Succeeded()
 
@@ -75,6 +77,23 @@ def queues_of(app: App) -> tuple[str, ...]:
     """The queues that the tasks of an app use."""
     used = {task.options.queue or app.queue or "default" for task in app.tasks.values()}
     return tuple(sorted(used))
+
+
+class _LazyContext:
+    """The context of a run, created when it is needed: most tasks never ask for it."""
+
+    __slots__ = ("_run", "_runner", "_task", "made")
+
+    def __init__(self, runner: AppRunner, task: Task[..., Any], run: Run) -> None:
+        self._runner = runner
+        self._task = task
+        self._run = run
+        self.made: Context | SyncContext | None = None
+
+    def __call__(self) -> Context | SyncContext:
+        if self.made is None:
+            self.made = self._runner.context(self._task, self._run)
+        return self.made
 
 
 class AppRunner:
@@ -184,16 +203,12 @@ class AppRunner:
                 if found.dropped and task.options.upgrade is not None:
                     payload, found = _upgraded(task, payload)
         except Mismatch as error:
-            return _mismatched(error, run)
+            return _mismatched(error, task, run)
         if found.dropped:
             log.warning("unknown arguments dropped", task=task.name, names=found.dropped)
-        context: Context | SyncContext | None = None
-        if task.takes_context:
-            context = self._context(task, run)
-            args = (context, *found.args)
-        else:
-            args = found.args
-        token = _current.set(context or partial(self._context, task, run))
+        context = _LazyContext(self, task, run)
+        args = (context(), *found.args) if task.takes_context else found.args
+        token = _current.set(context.made or context)
         try:
             if task.runs_directly and not self._app.middleware:
                 result = await task.fn(*args, **found.kwargs)  # the common case
@@ -205,7 +220,7 @@ class AppRunner:
         except ProcessDied as death:
             return await self._crashed(task, run, death)
         except Exception as error:
-            outcome = outcome_of(error, task, (context or self._context(task, run)).log)
+            outcome = outcome_of(error, task, context().log)
             if run.span is not None and isinstance(outcome, Failed):
                 run.span.record_exception(error)
             if run.claimed.execution_id in self._completing:
@@ -216,9 +231,11 @@ class AppRunner:
         finally:
             if self._completing:
                 self._completing.discard(run.claimed.execution_id)
+            if context.made is not None:
+                context.made._end_reports()
             _current.reset(token)
 
-    def _context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
+    def context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
         kind = Context if task.is_async else SyncContext
         claimed, timeout = run.claimed, run.timeout_seconds
         return kind(claimed, task.name, timeout, self._state, self, self._loop, run.spec.checkpoint)
@@ -341,12 +358,17 @@ class AppRunner:
         return Crashed(f"The process of the task died: {death}.", left)
 
 
-def _mismatched(error: Mismatch, run: Run) -> Failed:
-    """A failure that is retried after a minute or more, whatever the policy."""
-    claimed, spec = run.claimed, run.spec
-    attempt = claimed.attempt - spec.attempts_before
-    delay = retry_delay_seconds(spec.retry_policy, attempt, claimed.execution_id)
-    return Failed(str(error), "payload_mismatch", retry_in_seconds=max(delay, _MISMATCH_SECONDS))
+def _mismatched(error: Mismatch, task: Task[..., Any], run: Run) -> Outcome:
+    """The outcome of a run whose arguments do not fit: it waits for a worker of another version."""
+    log.warning(
+        "arguments do not fit",
+        task=task.name,
+        execution_id=execution_text(run.claimed.execution_id),
+        error=str(error),
+    )
+    if run.spec.interruptions < MAX_MISMATCHES:
+        return Released(_MISMATCH_SECONDS, PAYLOAD_MISMATCH)
+    return Failed(str(error), PAYLOAD_MISMATCH, final=True)
 
 
 def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:

@@ -96,4 +96,5 @@ def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
             if "expires_in_seconds" in term
             else {}
         ),
+        **({"notifications": list(schedule.notifications)} if schedule.notifications else {}),
     }

@@ -472,8 +472,21 @@ def _inside(value: object) -> Iterator[tuple[str, Any]]:
         yield from ((f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value))
     elif isinstance(value, msgspec.Struct):
         yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
-    elif hasattr(value, "model_dump"):  # pydantic: as it is sent
-        yield from _inside(value.model_dump(mode="json"))
+    elif hasattr(value, "model_dump"):  # pydantic, which writes NaN as null
+        try:
+            dumped = value.model_dump(warnings=False)
+        except Exception:  # encoding it fails in the same way, and is reported
+            return
+        yield from _floats(dumped)
+
+
+def _floats(value: object, path: str = "") -> Iterator[tuple[str, float]]:
+    """All floats in the values of a model, with their place in it."""
+    if isinstance(value, float):
+        yield path, value
+    else:
+        for name, inner in _inside(value):
+            yield from _floats(inner, path + name)
 
 
 def _custom_types(info: Any) -> Iterator[type[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil, inf, isfinite
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 import msgspec
 
@@ -122,6 +122,15 @@ def _checked(policy: RetryPolicy) -> Retry:
     return Retry(policy)
 
 
+class Notification(TypedDict):
+    """A webhook that reports events of the runs of a schedule: a notification of the API's jobs."""
+
+    on: Sequence[Literal["success", "failure", "dead_letter"]]
+    url: str
+    headers: NotRequired[Mapping[str, str]]
+    secrets: NotRequired[Literal["required", "lazy"]]
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """When a task runs on its own. Create one with `cron` or `every`."""
 
@@ -138,6 +147,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     exclude: tuple[str, ...] = ()  # names of calendars
+    notifications: tuple[Notification, ...] = ()
 
 
 def cron(
@@ -154,6 +164,7 @@ def cron(
     starts_at: datetime | None = None,
     ends_at: datetime | None = None,
     exclude: Sequence[str] = (),
+    notifications: Sequence[Notification] = (),
 ) -> Schedule:
     """A schedule by a cron rule of 5 or 6 fields, or a macro such as @daily, in a time zone."""
     from hourbell.timing.cron import resolve_hash
@@ -177,6 +188,7 @@ def cron(
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
         exclude=_names("exclude", exclude),
+        notifications=_notifications(notifications),
     )
 
 
@@ -191,6 +203,7 @@ def every(
     starts_at: datetime | None = None,
     ends_at: datetime | None = None,
     exclude: Sequence[str] = (),
+    notifications: Sequence[Notification] = (),
 ) -> Schedule:
     """A schedule by elapsed time, in whole seconds."""
     seconds = seconds_of(interval, "interval")
@@ -208,6 +221,7 @@ def every(
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
         exclude=_names("exclude", exclude),
+        notifications=_notifications(notifications),
     )
 
 
@@ -215,6 +229,32 @@ def _names(name: str, value: Sequence[str]) -> tuple[str, ...]:
     if isinstance(value, str):  # its letters would be names
         raise InvalidArguments(f"{name} must be a list of names, not {value!r}.")
     return tuple(value)
+
+
+def _notifications(value: Sequence[Notification]) -> tuple[Notification, ...]:
+    """Notifications as they are stored, checked as the API checks them."""
+    if not value:
+        return ()
+    from hourbell.documents.actions import NotificationDocument, read_notification
+    from hourbell.documents.fields import Object
+    from hourbell.documents.kinds import Array
+    from hourbell.documents.problems import Problems
+    from hourbell.model.errors import InvalidInput
+    from hourbell.model.jobs import MAX_NOTIFICATIONS
+
+    problems = Problems()
+    many = Array(Object(NotificationDocument), 1, MAX_NOTIFICATIONS)
+    try:
+        stored = msgspec.json.decode(msgspec.json.encode(value))
+        for document in many.read(stored, "notifications", problems) or ():
+            read_notification(document)
+        problems.raise_if_any()
+    except InvalidInput as error:
+        first = error.errors[0]
+        raise InvalidArguments(f"{first.path} {first.message.rstrip('.')}.") from None
+    except TypeError as error:
+        raise InvalidArguments(f"notifications must be JSON: {error}") from None
+    return tuple(stored)
 
 
 def _choice(name: str, kind: type[E], value: str) -> E:

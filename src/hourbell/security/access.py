@@ -57,7 +57,7 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: str | None  # None: sees all tenants
     key_id: int | None = None  # None: no key is required
     key_name: str = ""
-    session_ends_at: datetime | None = None  # None: the caller sent the key itself
+    sign_in_ends_at: datetime | None = None  # None: the caller sent the key itself
 
 
 # Where no key is required.
@@ -92,6 +92,6 @@ def new_sign_in_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def session_digest_of(token: str) -> bytes | None:
+def sign_in_digest_of(token: str) -> bytes | None:
     """The stored digest of a session token; None if the text is not such a token."""
     return hashlib.sha256(token.encode()).digest() if _TOKEN.fullmatch(token) else None

@@ -17,7 +17,7 @@ happens. A second owner is rejected with a message that names the first.
 killed half-way leaves nothing that looks like a cluster. The settings are arguments of the server,
 not a file in the folder, so that a newer Hourbell can bring newer ones.
 
-**After kill -9.** The process that holds the lock knows that the previous owner is gone. If the
+**After kill -9.** Holding the lock proves that the previous owner has exited. If the
 previous server still runs, it is stopped and a new one is started, rather than adopted: it may be
 of an older release, it is not our child, and clients of the dead owner may still be connected to
 it. If the server is gone too, PostgreSQL recovers from its WAL. The process id in a stale

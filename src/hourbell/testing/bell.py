@@ -304,7 +304,7 @@ class Bell(Enqueued):
         self._faults.lost_leases.add(job._number)
 
     @asynccontextmanager
-    async def database_away(self) -> AsyncIterator[None]:
+    async def database_unavailable(self) -> AsyncIterator[None]:
         """Refuse and terminate all connections to the database inside this block."""
         name = self._name
         admin = await asyncpg.connect(in_database(self.url, "postgres"))
@@ -474,7 +474,8 @@ class Bell(Enqueued):
         if settlement.delay_seconds is not None:
             follows = f"It is retried in {settlement.delay_seconds:g} s."
         if error is None:
-            return AttemptFailed(f"{what}: {settlement.error} {follows}")
+            why = settlement.error or "Its arguments do not fit the task, as the log says."
+            return AttemptFailed(f"{what}: {why} {follows}")
         error.add_note(f"Raised by {what}. {follows} With raises=False the test would continue.")
         return error
 

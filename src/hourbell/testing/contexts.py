@@ -28,7 +28,7 @@ class Reports:
         self.is_stopping = stopping
         self._lease_lost = lease_lost
         self.checkpoints: list[Any] = []  # as JSON
-        self.progress: list[Any] = []  # as JSON; at most one per second is kept, as in production
+        self.progress: list[Any] = []  # as JSON; the first of each second is kept
 
     def is_stopped(self, claimed: Claimed) -> bool:
         return self._lease_lost
@@ -67,11 +67,6 @@ class LocalSyncContext(SyncContext):
         if self.reports._lease_lost:
             raise LeaseLost
         self.reports.checkpoints.append(msgspec.json.decode(encoded))
-
-    def progress(self, value: object) -> None:
-        report = self._due_progress(value)
-        if report is not None:
-            self.reports.progress.append(msgspec.json.decode(report))
 
 
 def context(

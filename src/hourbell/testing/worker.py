@@ -20,7 +20,7 @@ from hourbell.dispatch import DEAD, RETRY, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.reap import reap
-from hourbell.model.executions import Claimed
+from hourbell.model.executions import PAYLOAD_MISMATCH, Claimed
 from hourbell.model.jobs import TaskAction, decode_spec
 from hourbell.model.manifests import Manifest
 from hourbell.sdk.running import AppRunner
@@ -148,8 +148,8 @@ class SteppedDispatch(PostgresDispatch):
         refused = await super().settle(session, batch)
         for one in batch:
             claimed = self._held.pop((one.execution_id, one.fence), None)
-            is_failed = one.kind in (RETRY, DEAD) and one.execution_id not in refused
-            if claimed is not None and is_failed:
+            is_failed = one.kind in (RETRY, DEAD) or one.reason == PAYLOAD_MISMATCH
+            if claimed is not None and is_failed and one.execution_id not in refused:
                 self._turn.failures.append(Failure(claimed, one))
         self._end_if_settled()
         return refused

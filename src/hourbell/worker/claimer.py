@@ -124,9 +124,9 @@ class Claimer:
     async def _wait_for_more(self) -> None:
         """Wait until more may be ready.
 
-        The last claim took all that it could get, so a freed slot is a weak reason for another one:
-        there may be something that another claim had locked, or that this session gets only when it
-        holds nothing (quarantine).
+        The last claim took all that it could get, so after a freed slot FREED_SLOT_SECONDS pass
+        before the next one. That one is for what another claim had locked, or for what this session
+        gets only when it holds nothing (quarantine).
         """
         claimed_at = time.monotonic()
         await self._executions.wait(POLL_SECONDS)

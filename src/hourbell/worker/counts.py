@@ -1,7 +1,8 @@
 """What a worker counts: how late executions start, how long they run, and what it holds.
 
-The API counts how late those start that it sends to workers over HTTP. Runners and the settler only append numbers to lists. The claimer adds the lists to the metrics once
-per turn, a batch at a time, so that an execution costs an append each.
+Runners and the settler only append numbers to lists. The claimer adds the lists to the metrics once
+per turn, a batch at a time, so that an execution costs an append each. For executions that it sends
+to workers over HTTP, the API counts how late they start.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The session keeper: opens the worker's session, renews it, and notices when it is lost.
 
-A worker trusts the database, not itself: it holds what the last heartbeat confirmed. After a whole
+The database decides what a worker holds: what the last heartbeat confirmed. After a whole
 lease without a successful heartbeat the session is in doubt, because its executions may have been
 given to other workers: the worker starts nothing more. Running executions continue, and are stopped
 when a heartbeat reports them lost. So an outage of the database runs nothing twice, and a worker
-that alone was cut off stops as soon as it can know.
+that was cut off alone stops once it can detect the loss.
 """
 
 from __future__ import annotations

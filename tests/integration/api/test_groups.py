@@ -13,6 +13,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader import group_callbacks
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.life import retain
+from hourbell.engine.life.admit import admit
 from hourbell.failpoints import FailpointError, configure
 from hourbell.model.ids import parse_group_id, parse_job_id
 from integration.api.client import Client, bearing, made, one_time, recurring
@@ -158,6 +159,19 @@ async def test_a_leader_that_dies_while_it_ends_a_group_sends_one_callback(
     await follow(engine)
     await follow(engine, 3600)
     assert len(await callbacks(engine)) == 1
+
+
+async def test_the_callbacks_of_many_groups_become_ready(api: Client, engine: Engine):
+    """From the 17th of a tenant on they have another level, so that other tenants' come first."""
+    for _ in range(20):
+        group = await created(api)
+        await api.post(group["path"] + "/close")
+    await follow(engine)
+    at = (await engine.clock.now()) + timedelta(minutes=2)
+    while (await admit(engine, at)).more:
+        pass
+    ready = "select sum(cardinality(ids)) from hourbell.ready"
+    assert await engine.database.value(ready) == 20
 
 
 async def test_two_leaders_at_once_send_one_callback(api: Client, engine: Engine):

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from hourbell.cli import dlq
+from hourbell.cli.output import Progress
+from hourbell.documents.dead_letters import PurgeDocument
+from hourbell.store.embedded import embedded_dsn
 from integration.cli.conftest import HOURBELL, Command, Done, eventually
 
 YEARLY = ("--cron", "0 3 1 1 *", "--task", "count")
@@ -153,6 +157,29 @@ def test_executions_are_listed_shown_and_retried(hourbell: Command, url: str) ->
     assert hourbell("executions", "cancel", execution).code == 5
 
 
+@pytest.mark.parametrize("verb", ["cancel", "retry"])
+def test_executions_that_were_changed_before_one_failed_are_printed(
+    hourbell: Command, url: str, verb: str
+) -> None:
+    if verb == "cancel":
+        execution = made(hourbell, "waits", "--delay", "86400", "--task", "t").replace("job", "exe")
+    else:
+        _, execution = died(hourbell, url, "fails")
+    ids = (execution, "exe_0000000000000")
+    done = hourbell("executions", verb, *ids, "-o", "json")
+    assert (done.code, [each["execution_id"] for each in done.json]) == (3, [execution])
+
+
+@pytest.mark.parametrize(("verb", "counts"), [("replay", "replayed"), ("purge", "purged")])
+def test_dead_letters_that_were_changed_before_one_failed_are_counted(
+    hourbell: Command, url: str, verb: str, counts: str
+) -> None:
+    _, execution = died(hourbell, url, "fails")
+    yes = ("--yes",) if verb == "purge" else ()
+    done = hourbell("dlq", verb, execution, "exe_0000000000000", *yes, "-o", "json")
+    assert (done.code, done.json[counts]) == (3, 1)
+
+
 def test_a_waiting_execution_is_explained_and_cancelled(hourbell: Command) -> None:
     job = made(hourbell, "later", "--delay", "86400", "--task", "count")
     (execution,) = hourbell.good("executions", "list", "--job", job, "-o", "json").json
@@ -250,6 +277,67 @@ def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str
     purged = hourbell.good("dlq", "purge", "--job", job, "--yes", "-o", "json").json
     assert purged == {"purged": 1}
     assert hourbell.good("dlq", "list", "--job", job, "-o", "json").json == []
+
+
+class Waits:
+    """In the place of the module `time`: how long a command would have slept."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def test_dead_letters_are_replayed_and_purged_in_pages_at_a_rate(
+    hourbell: Command, up: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a server, so that the calls are made in this process, and a page can be small.
+    dsn = embedded_dsn(Path(up["HOURBELL_DATA_DIR"]))
+    direct = Command(up | {"HOURBELL_DATABASE_URL": dsn})
+    monkeypatch.setattr(PurgeDocument.limit, "default", 2)
+    waits, shown = Waits(), list[int]()
+    monkeypatch.setattr(dlq, "time", waits)
+    monkeypatch.setattr(Progress, "show", lambda _, done: shown.append(done))
+    job = {
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": 0},
+        "action": {"type": "WEBHOOK", "url": f"{url}/nope"},
+        "tenant_id": "pages",
+    }
+    many = json.dumps([job | {"name": f"page-{number}"} for number in range(5)])
+    hourbell.good("jobs", "create", "-f", "-", stdin=many)
+    chosen = ("--tenant", "pages", "--yes", "-o", "json")
+
+    def all_dead() -> bool:
+        return len(hourbell.good("dlq", "list", "--tenant", "pages", "-o", "json").json) == 5
+
+    eventually(all_dead)
+    shown.clear()  # of the creation
+    replayed = direct.good("dlq", "replay", *chosen, "--rate", "1")
+    assert replayed.json == {"replayed": 5, "left": 0}
+    assert shown == [2, 4]
+    # The second of a page is due a second after the first; the next page waits for it. A slow answer shortens the wait.
+    assert len(waits.seconds) == 2
+    assert 0 < max(waits.seconds) <= 1
+    eventually(all_dead)
+    purged = direct.good("dlq", "purge", *chosen)
+    assert purged.json == {"purged": 5}
+    assert shown == [2, 4, 2, 4]
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_replay_that_leaves_dead_letters_out_is_refused(
+    hourbell: Command, url: str, output: str
+) -> None:
+    job, _ = died(hourbell, url, "deleted")
+    hourbell.good("jobs", "delete", "--yes", job)
+    done = hourbell("dlq", "replay", "--job", job, "--yes", "-o", output)
+    assert done.code == 1
+    assert "1 were not replayed: the job was deleted" in done.err
+    if output == "json":
+        assert done.json == {"replayed": 0, "left": 1}
+    hourbell.good("dlq", "purge", "--job", job, "--yes")
 
 
 def test_dead_letters_of_an_error_and_jobs_of_a_label_are_left_to_an_operation(
@@ -558,6 +646,8 @@ def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command)
     )
     nothing = hourbell("bench", HOURBELL_DATA_DIR="/nonexistent")
     assert (nothing.code, "hourbell up" in nothing.err) == (2, True)
+    lost = hourbell("bench", HOURBELL_DATABASE_URL="postgresql://u@127.0.0.1:1/x")
+    assert (lost.code, "and that PostgreSQL is running" in lost.err) == (2, True)
 
 
 def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
@@ -576,11 +666,20 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     viewer = hourbell.good("keys", "create", "--role", "viewer", "--name", "v", *prod).out.strip()
     refused = hourbell("jobs", "create", "x", *YEARLY, HOURBELL_API_KEY=viewer)
     assert refused.code == 4
+    for how in (prod, ()):  # over the API and in the database
+        options = ("--role", "viewer", "--name", "as-json", "-o", "json", *how)
+        as_json = hourbell.good("keys", "create", *options).json
+        hourbell.good("jobs", "list", HOURBELL_API_KEY=as_json.pop("key"))
+        assert as_json in hourbell.good("keys", "list", "-o", "json", *how).json
     by_api = hourbell.good("keys", "list", "-o", "json", *prod).json
-    assert {key["name"] for key in by_api} == {"first", "v"}
+    assert {key["name"] for key in by_api} == {"first", "v", "as-json"}
     assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
     (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
-    assert "Revoked key_" in hourbell.good("keys", "revoke", key_id, *prod).out
+    revoked = hourbell.good("keys", "revoke", key_id, *prod)
+    assert (revoked.out, revoked.err) == (f"{key_id}\n", f"Revoked {key_id}.\n")
+    again = [hourbell.good("keys", "revoke", key_id, "-o", "json", *how).json for how in (prod, ())]
+    assert again[0] == again[1]
+    assert again[0]["revoked_at"] is not None
     unknown = "key_" + "0" * (len(key_id) - len("key_"))
     codes = {hourbell("keys", "revoke", unknown, *how).code for how in (prod, ())}
     assert codes == {3}  # over the API and in the database

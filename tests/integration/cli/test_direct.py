@@ -1,8 +1,14 @@
 """Commands straight on the database: HOURBELL_DATABASE_URL, and no server anywhere."""
 
 import asyncio
+import contextlib
+import os
+import pty
 import signal
+import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,11 +21,11 @@ from hourbell.engine.views import forecast
 from hourbell.security.access import KeyRole
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
-from integration.cli.conftest import PATIENCE_SECONDS, Command
+from integration.cli.conftest import HOURBELL, PATIENCE_SECONDS, Command, Done
 from ports import free_port
 
-_SOME_WAIT = """
-select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())
+_WAITING = """
+select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()
 """
 
 
@@ -87,28 +93,136 @@ async def test_errors_have_the_exit_codes_of_a_server(direct: Command) -> None:
     assert (await on(direct, "executions", "get", "exe_0000000000000", good=False)).startswith("3 ")
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("migrate",), "The database is up to date.\n"),
+        (("secrets", "rotate"), "Re-encrypted 0 secrets; all now use the key "),
+    ],
+    ids=["migrate", "rotate"],
+)
+async def test_what_only_says_that_it_is_done_prints_no_data(
+    direct: Command, args: tuple[str, ...], said: str
+) -> None:
+    direct.env["HOURBELL_SECRET_KEYS"] = direct.good("secrets", "new-key").out.strip()
+    done = await asyncio.to_thread(direct, *args)
+    assert (done.code, done.out, done.err.startswith(said)) == (0, "", True), done.err
+
+
 async def test_a_database_that_cannot_be_used_is_named(direct: Command) -> None:
     direct.env["HOURBELL_DATABASE_URL"] = f"postgresql://u@127.0.0.1:{free_port()}/x"
     said = await on(direct, "jobs", "list", good=False)
     assert said.startswith("2 hourbell: Cannot use the database of HOURBELL_DATABASE_URL")
 
 
-async def test_ctrl_c_ends_a_command_whose_statement_waits(direct: Command, database: str) -> None:
+@contextlib.asynccontextmanager
+async def waiting_for(
+    table: str, command: Command, *args: str
+) -> AsyncIterator[tuple[subprocess.Popen[str], asyncpg.Connection, int]]:
+    """A command whose statement waits for a lock on a table, another connection, and the process id of its own."""
+    database = command.env["HOURBELL_DATABASE_URL"]
     locker, watcher = await asyncpg.connect(database), await asyncpg.connect(database)
     try:
         async with locker.transaction():
-            await locker.execute("lock table hourbell.jobs in access exclusive mode")
-            listing = direct.started("jobs", "list")
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not await watcher.fetchval(_SOME_WAIT):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            listing.send_signal(signal.SIGINT)
-            _, said = await asyncio.to_thread(listing.communicate, timeout=PATIENCE_SECONDS)
+            await locker.execute(f"lock table hourbell.{table} in access exclusive mode")
+            process = command.started(*args)
+            yield process, watcher, await until_there_is(watcher, _WAITING)
     finally:
         await locker.close()
         await watcher.close()
-    assert listing.returncode == 130
-    assert "Traceback" not in said
+
+
+async def until_there_is(watcher: asyncpg.Connection, query: str) -> Any:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (value := await watcher.fetchval(query)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return value
+
+
+async def ended(process: subprocess.Popen[str]) -> Done:
+    out, err = await asyncio.to_thread(process.communicate, timeout=PATIENCE_SECONDS)
+    assert "Traceback" not in err, err
+    return Done(process.returncode, out, err)
+
+
+@pytest.mark.parametrize(
+    ("table", "args"),
+    [
+        ("jobs", ("jobs", "list")),
+        ("leadership", ("doctor",)),
+        ("migrations", ("migrate",)),
+        ("api_keys", ("keys", "list")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_ctrl_c_ends_a_command_whose_statement_waits(
+    direct: Command, table: str, args: tuple[str, ...]
+) -> None:
+    async with waiting_for(table, direct, *args) as (process, _, _):
+        process.send_signal(signal.SIGINT)
+        assert (await ended(process)).code == 130
+
+
+@pytest.mark.parametrize(
+    ("table", "args"),
+    [
+        ("api_keys", ("keys", "create", "--role", "admin", "--name", "ops")),
+        ("migrations", ("migrate",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_database_that_is_lost_during_a_write_is_unavailable(
+    direct: Command, table: str, args: tuple[str, ...]
+) -> None:
+    async with waiting_for(table, direct, *args) as (process, watcher, session):
+        await watcher.execute("select pg_terminate_backend($1)", session)
+        done = await ended(process)
+    assert done.code == 6
+    assert "may or may not have taken effect" in done.err
+
+
+async def test_ctrl_c_does_not_lose_a_key_that_was_created(direct: Command, database: str) -> None:
+    watcher = await asyncpg.connect(database)
+    try:
+        # The first key is printed a second after it was created.
+        creating = direct.started("keys", "create", "--role", "admin", "--name", "ops")
+        await until_there_is(watcher, "select 1 from hourbell.api_keys")
+        creating.send_signal(signal.SIGINT)
+        done = await ended(creating)
+    finally:
+        await watcher.close()
+    assert done.code == 130
+    assert done.out.startswith("hb_")
+    assert "shown only once" in done.err
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "Ctrl-D"])
+def test_a_question_that_is_interrupted_is_no_refusal(direct: Command, how: str) -> None:
+    terminal, side = pty.openpty()
+    asking = subprocess.Popen(
+        [HOURBELL, "jobs", "delete", "nightly"],
+        env=direct.env,
+        stdin=side,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(side)
+    assert asking.stderr is not None
+    said = b""
+    while not said.endswith(b"[y/N]: "):
+        said += os.read(asking.stderr.fileno(), 1024)
+    if how == "Ctrl-D":
+        os.write(terminal, b"\x04")
+    while how == "Ctrl-C":
+        # A signal that arrives just before the process reads does not interrupt it: press again.
+        asking.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            asking.wait(2)
+            break
+    out, rest = asking.communicate(timeout=PATIENCE_SECONDS)
+    os.close(terminal)
+    assert (asking.returncode, out, rest) == (130, b"", b"\n")
 
 
 async def test_a_server_that_is_named_is_called(direct: Command) -> None:

@@ -11,6 +11,7 @@ import pytest
 from integration.life.conftest import cleaner as cleaner
 from integration.life.conftest import database as database
 from integration.life.conftest import engine as engine
+from integration.life.conftest import still as still
 from kept import keeping_all_open
 
 

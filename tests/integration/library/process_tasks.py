@@ -1,15 +1,17 @@
 """Tasks in processes of their own, which a process has to be able to import."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from hourbell import App, Retry, Snooze, SyncContext, current
+from hourbell import App, Context, Retry, Snooze, SyncContext, current
 
 app = App("shop", retry=Retry.delays(0, 0, 0, 0), state=["state"])
 
@@ -29,7 +31,7 @@ def look(ctx: SyncContext, value: list[int]) -> list[Any]:
     if ctx.restore(str) is None:
         ctx.checkpoint("half")
         ctx.progress({"done": 1})
-        ctx.progress("too soon")
+        ctx.progress("never shown, because it ends")
         raise Snooze(0)
     assert current() is ctx
     return [sum(value), ctx.restore(str), ctx.get(str), ctx.attempt, ctx.task, ctx.stopping]
@@ -77,6 +79,40 @@ async def in_the_worker() -> int:
     return os.getpid()
 
 
+@app.task(timeout=1, retry=Retry.never())
+async def outlast() -> None:
+    """Exceed the shortest timeout: what began to run earlier, with the same timeout, has exceeded it too."""
+    await asyncio.Event().wait()
+
+
+# Each begins, and waits to be told to end.
+
+began: set[str] = set()
+may_end = asyncio.Event()
+thread_may_end = threading.Event()
+
+
+@app.task
+async def beside_in_a_coroutine(ctx: Context) -> list[int]:
+    began.add("coroutine")
+    await may_end.wait()
+    return [ctx.attempt, os.getpid()]
+
+
+@app.task
+def beside_in_a_thread(ctx: SyncContext) -> list[int]:
+    began.add("thread")
+    thread_may_end.wait(20)
+    return [ctx.attempt, os.getpid()]
+
+
+@app.task(process=True)
+def beside_in_a_process(ctx: SyncContext, folder: str) -> list[int]:
+    write(Path(folder) / "pids", str(os.getpid()))
+    (Path(folder) / "may_end").read_text()  # a pipe: until a writer has opened and closed it
+    return [ctx.attempt, os.getpid()]
+
+
 def write(path: Path, text: str) -> None:
     """Never seen half written."""
     path.with_suffix(".new").write_text(text)
@@ -93,3 +129,11 @@ def wait_in_a_process(ctx: SyncContext) -> list[Any]:
 def wait_in_a_thread(ctx: SyncContext) -> list[Any]:
     done = ctx.wait_for_completion(timeout=3600)
     return [done.result, ctx.completion_token().startswith(ctx.execution_id)]
+
+
+@app.task(process=True)
+def report_twice(ctx: SyncContext) -> None:
+    ctx.progress("first")
+    ctx.progress("newest")
+    while not ctx.stopping:
+        time.sleep(0.01)

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import threading
+import traceback
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from hourbell import App, Cancelled, Context, Job, Unique
@@ -28,6 +30,7 @@ from hourbell.errors import (
 )
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import decode_job
+from hourbell.sdk import portal
 from ports import free_port
 
 
@@ -165,16 +168,42 @@ async def test_sync_code_enqueues_without_a_loop_of_its_own(database: str, engin
         seen = job.get_sync().status
         with pytest.raises(InvalidArguments):
             remind.enqueue_sync("7")
-        return [seen, len(many), remind.cancel_sync(unique_key="a"), threading.active_count()]
+        return [seen, len(many), remind.cancel_sync(unique_key="a")]
 
     try:
-        answer = await asyncio.to_thread(view)
-        assert answer[:3] == ["SCHEDULED", 2, "cancelled"]
+        assert await asyncio.to_thread(view) == ["SCHEDULED", 2, "cancelled"]
         with pytest.raises(NotOpen, match="would block the event loop"):
             app.get_task("remind").enqueue_sync(7)
     finally:
         await asyncio.to_thread(app.close_sync)
     assert len(await stored(engine)) == 2
+
+
+async def test_a_sync_connection_is_used_in_the_thread_of_the_caller_alone(
+    app: App, database: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.get_task("remind").enqueue(1)  # its names exist
+    closed = shop(database)
+    remind = closed.get_task("remind")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise AssertionError(f"{thread.name} was started")
+
+    def view() -> tuple[Job[Any], Cancelled]:
+        monkeypatch.setattr(portal, "_portal", None)  # none from earlier tests
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with psycopg.connect(database) as connection:
+            keyed = remind.configure(unique_key="a", delay=60, connection=connection)
+            job = keyed.enqueue_sync(2)
+            closed.enqueue_many_sync([remind.bind(3)], connection=connection)
+            closed.group_sync([remind.bind(4)], then=remind.bind(5), connection=connection)
+            cancelled = remind.cancel_sync(unique_key="a", connection=connection)
+        return job, cancelled
+
+    job, cancelled = await asyncio.to_thread(view)
+    monkeypatch.undo()
+    assert (job.existed, cancelled) == (False, "cancelled")
+    assert [spec.action.payload["cart_id"] for spec in await stored(engine)] == [1, 3, 4]
 
 
 async def test_a_forked_child_connects_by_itself(database: str, engine: Engine) -> None:
@@ -197,6 +226,34 @@ async def test_a_forked_child_connects_by_itself(database: str, engine: Engine) 
     finally:
         await asyncio.to_thread(app.close_sync)
     assert len(await stored(engine)) == 2
+
+
+async def test_a_forked_child_of_an_open_app_connects_by_itself(app: App, engine: Engine) -> None:
+    """The child has neither the loop nor the connections of its parent, and leaves them alone."""
+    remind = app.get_task("remind")
+
+    async def again() -> None:
+        async with app:
+            await remind.enqueue(3)
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                remind.enqueue_sync(2)
+                asyncio.run(again())
+                app.close_sync()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        return os.waitpid(child, 0)[1]
+
+    await remind.enqueue(1)
+    assert await asyncio.to_thread(fork) == 0
+    await remind.enqueue(4)
+    carts = [spec.action.payload["cart_id"] for spec in await stored(engine)]
+    assert carts == [1, 2, 3, 4]
 
 
 async def test_an_app_that_is_not_open_says_how_to_open_it(database: str) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from hourbell import App, Dead, Item, Job, Retry, WorkerOptions, current
+from hourbell import App, Context, Dead, Item, Job, Retry, WorkerOptions, current
+from hourbell.engine.core import Engine
 from hourbell.errors import InvalidArguments, InvalidTask
+from hourbell.model.ids import parse_job_id
+from integration.life.support import eventually
 
 FAST = WorkerOptions(lease_seconds=3, drain_seconds=5)
 LONG = 30.0  # nobody waits that long: the batch is full before
@@ -197,21 +200,63 @@ async def test_a_batch_in_a_thread_that_cannot_be_stopped_is_recorded_and_keeps_
     app: App,
 ) -> None:
     may_end = threading.Event()
+    running = most = 0
 
     @app.batch_task(name="hang", size=2, max_wait=LONG, timeout=1, retry=Retry.never())
     def hang(items: list[Item[int]]) -> None:
         may_end.wait(60)
 
-    @app.task(name="next")
-    async def after() -> None: ...
+    @app.task(name="count")
+    async def count(ctx: Context) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await ctx.checkpoint(running)  # others would begin meanwhile
+        running -= 1
 
-    two = WorkerOptions(lease_seconds=3, drain_seconds=5, concurrency=2)
-    async with app, app.worker(two):
+    all_run = asyncio.Barrier(3)
+
+    @app.task(name="together")
+    async def together() -> None:
+        await all_run.wait()
+
+    three = WorkerOptions(lease_seconds=3, drain_seconds=5, concurrency=3)
+    async with app, app.worker(three):
         found = await fates(await app.enqueue_many(hang.bind(n) for n in range(2)))
         assert found == [("DEAD", "The attempt exceeded its timeout.")] * 2
-        job = await after.enqueue()
+        others = await app.enqueue_many(count.bind() for _ in range(5))
+        assert {status for status, _ in await fates(others)} == {"SUCCEEDED"}
+        assert most == 1  # in the slot that the batch did not take
         may_end.set()
-        assert await job.wait(20) == "SUCCEEDED"
+        others = await app.enqueue_many(together.bind() for _ in range(3))
+        assert {status for status, _ in await fates(others)} == {"SUCCEEDED"}
+
+
+async def test_items_wait_for_their_batch_without_losing_any_of_their_timeout(
+    app: App, engine: Engine
+) -> None:
+    @app.batch_task(name="index", size=2, max_wait=LONG, timeout=1)
+    async def index(items: list[Item[int]]) -> list[int]:
+        return [len(items) for _ in items]
+
+    @app.task(name="outlast", timeout=1, retry=Retry.never())
+    async def outlast() -> None:
+        await asyncio.Event().wait()
+
+    async with app, app.worker(FAST):
+        first = await index.enqueue(1)
+
+        async def claimed() -> bool:
+            return (await first.get()).status == "RUNNING"
+
+        await eventually(claimed)
+        # It began later, with the same timeout.
+        assert await (await outlast.enqueue()).wait(20) == "DEAD"
+        second = await index.enqueue(2)
+        assert [await job.result(20) for job in (first, second)] == [2, 2]
+        assert (await first.get()).attempt == 1
+    failed = "select array_agg(id) from hourbell.executions where history is not null"
+    assert parse_job_id(first.id) not in (await engine.database.value(failed) or [])
 
 
 async def test_what_is_enqueued_is_checked_by_the_type_of_the_item(app: App) -> None:

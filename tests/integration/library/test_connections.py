@@ -15,6 +15,7 @@ from django.db import connections
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from conftest import through_pgbouncer
 from hourbell import App, Cancelled
 from hourbell.errors import (
     ConfigurationError,
@@ -28,6 +29,7 @@ from hourbell.errors import (
     UnknownTenant,
     WrongConnection,
 )
+from kept import close_all
 
 Use = Callable[[Any, Any], Awaitable[Any]]  # (connection, sync or async task)
 
@@ -239,6 +241,66 @@ async def test_a_job_commits_and_rolls_back_with_the_writes_of_the_user(
     assert await payloads(database) == [1]
 
 
+class Bulk:
+    """Enqueues several jobs wherever a driver above enqueues one."""
+
+    def __init__(self, app: App, task: Any, connection: Any = None) -> None:
+        self.app = app
+        self.task = task
+        self.connection = connection
+
+    def configure(self, connection: Any) -> "Bulk":
+        return Bulk(self.app, self.task, connection)
+
+    def calls(self, first: int) -> tuple[Any, Any]:
+        """For the app, and for the task alone."""
+        bind = self.task.bind
+        return [bind(first), bind(first + 10)], [bind(first + 20), {"cart_id": first + 30}]
+
+    async def enqueue(self, first: int) -> None:
+        of_app, of_task = self.calls(first)
+        jobs = await self.app.enqueue_many(of_app, connection=self.connection, chunk=1)
+        jobs += await self.task.configure(connection=self.connection).enqueue_many(of_task)
+        assert len({job.id for job in jobs}) == 4
+
+    def enqueue_sync(self, first: int) -> None:
+        of_app, of_task = self.calls(first)
+        jobs = self.app.enqueue_many_sync(of_app, connection=self.connection, chunk=1)
+        jobs += self.task.configure(connection=self.connection).enqueue_many_sync(of_task)
+        assert len({job.id for job in jobs}) == 4
+
+
+@pytest.mark.parametrize("use", DRIVERS, ids=lambda use: use.__name__.removeprefix("with_"))
+async def test_many_jobs_commit_and_roll_back_with_the_writes_of_the_user(
+    use: Any, app: App, database: str
+) -> None:
+    bulk = Bulk(app, app.get_task("mail"))
+    with pytest.raises(Rollback):
+        await use(database, bulk, True)
+    assert await payloads(database) == []
+    await use(database, bulk, False)
+    assert await payloads(database) == [1, 11, 21, 31]
+
+
+async def test_a_chunk_that_is_refused_leaves_the_transaction_of_the_user_usable(
+    app: App, database: str
+) -> None:
+    task = app.get_task("mail")
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            keyed = [task.configure(unique_key=key).bind(n) for n, key in enumerate("aab")]
+            with pytest.raises(DuplicateJob, match='unique_key "a"'):
+                await app.enqueue_many(keyed, connection=connection)
+            await app.enqueue_many([keyed[0], keyed[2]], connection=connection)
+            in_transaction = task.configure(connection=connection).bind(7)
+            with pytest.raises(ConfigurationError, match="has no connection of its own"):
+                await app.enqueue_many([in_transaction])
+    finally:
+        await connection.close()
+    assert await payloads(database) == [0, 2]
+
+
 async def test_autocommit_is_refused_with_every_driver(app: App, database: str) -> None:
     task = app.get_task("mail")
     plain = await asyncpg.connect(database)
@@ -397,3 +459,52 @@ async def test_a_database_without_hourbell_and_a_role_without_the_grant_are_expl
     finally:
         await elsewhere.execute("drop role nothing_granted")
         await elsewhere.close()
+
+
+async def test_a_pooler_in_transaction_mode_is_a_database_like_any_other(
+    request: pytest.FixtureRequest, database: str
+) -> None:
+    dsn = through_pgbouncer(request, database)
+    app = App("shop", url=dsn)
+
+    @app.task(name="mail")
+    async def mail(cart_id: int) -> int:
+        return cart_id
+
+    async with app:
+        await mail.enqueue(1)
+        await app.enqueue_many(mail.bind(n) for n in (2, 3))
+        keyed = mail.configure(unique_key="cart:4", delay=60)
+        await keyed.enqueue(4)
+        with pytest.raises(DuplicateJob, match='unique_key "cart:4" belongs to job_'):
+            await keyed.enqueue(4)
+        # Prepared statements of the caller's own driver would not survive there.
+        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+        for fails in (True, False):
+            with contextlib.suppress(Rollback):
+                async with connection.transaction():
+                    await mail.configure(connection=connection).enqueue(5)
+                    same = mail.configure(unique_key="cart:4", connection=connection)
+                    with pytest.raises(DuplicateJob):
+                        await same.enqueue(4)
+                    if fails:
+                        raise Rollback
+        assert await payloads(database) == [1, 2, 3, 4, 5]
+        async with connection.transaction():
+            cancelled = await mail.cancel(unique_key="cart:4", connection=connection)
+        assert cancelled is Cancelled.CANCELLED
+        await connection.close()
+        async with app.worker():
+            assert await (await mail.enqueue(7)).result(20) == 7
+    await close_all(dsn)  # before the pooler ends
+
+    def in_a_thread() -> None:
+        with psycopg.connect(dsn, prepare_threshold=None) as sync_connection:
+            for number in range(10, 20):
+                mail.configure(connection=sync_connection).enqueue_sync(number)
+                sync_connection.commit()
+        mail.enqueue_sync(20)
+        app.close_sync()
+
+    await asyncio.to_thread(in_a_thread)
+    assert await payloads(database) == list(range(10, 21))

@@ -5,25 +5,32 @@ import contextlib
 import json
 import re
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hourbell import App, Context, Retry, WorkerOptions
+from hourbell.cli.main import main
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import CHANNEL, DUE, Engine
 from hourbell.engine.life.create.rows import key_number
 from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import job_text, parse_job_id
-from hourbell.model.jobs import decode_job
+from hourbell.model.jobs import JobType, NewJob, OnDuplicate, TaskAction, decode_job
+from hourbell.model.policies import Backoff, Priority, RetryPolicy
+from hourbell.model.schedules import Once
 from hourbell.store.embedded import program_path
 from hourbell.store.function_set import function_set
-from hourbell.store.migrations import grant_enqueue, migrate
+from hourbell.store.migrations import migrate
 from integration.life.support import START, Hand, admit_all, eventually, travel, working
 
 PAGE = Path(__file__).parents[3] / "docs" / "sql.md"
@@ -315,6 +322,168 @@ async def test_an_error_for_people_has_a_code_and_says_what_to_do(
     assert parse_job_id(job) == await conn.fetchval("select id from hourbell.live")
 
 
+async def test_every_option_of_a_call_reaches_the_job(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    now = await engine.clock.now()
+    await engine.tenant("acme", now)
+    await engine.queue("mail", now)
+    heard: list[str] = []
+    listener = await engine.database.listen(CHANNEL, heard.append)
+    enqueue = """
+        select hourbell.enqueue('shop.mail', '{"cart_id": 7}', at => '2031-05-06T12:00:00+02:00', queue => 'mail',
+          priority => 'HIGH', tenant => 'acme', unique_key => 'cart:7', on_duplicate => 'keep',
+          concurrency_key => 'carts', concurrency_limit => 3, expires_at => '2031-05-06T10:05:00Z',
+          deadline => '2 hours', timeout => '90 seconds', retry => '{"delays_seconds": [60, 300]}',
+          labels => '{"shop": "berlin"}', notify => false)"""
+    try:
+        job = await conn.fetchval(enqueue)
+        assert await conn.fetchval(enqueue) == job  # kept
+        await conn.execute("select hourbell.enqueue('shop.mail', notify => false)")
+        await conn.execute("notify hourbell, 'none of these was announced'")
+
+        async def heard_once() -> bool:
+            return bool(heard)
+
+        await eventually(heard_once)
+    finally:
+        await listener.close()
+    assert heard == ["none of these was announced"]
+    row = await conn.fetchrow(
+        "select spec, run_at, start_by, finish_by, priority, key, key_limit from hourbell.executions"
+        " where id = $1",
+        parse_job_id(job),
+    )
+    assert row is not None
+    at = datetime(2031, 5, 6, 10, tzinfo=UTC)
+    stored = decode_job(row["spec"])
+    assert stored == NewJob(
+        name="shop.mail",
+        action=TaskAction(name="shop.mail", payload={"cart_id": 7}),
+        type=JobType.ONE_TIME,
+        schedule=Once(at),
+        queue="mail",
+        priority=Priority.HIGH,
+        tenant_id="acme",
+        unique_key="shop.mail:cart:7",
+        on_duplicate=OnDuplicate.KEEP,
+        concurrency_key="carts",
+        concurrency_limit=3,
+        start_deadline_seconds=300,
+        deadline_seconds=7200,
+        timeout_seconds=90,
+        retry_policy=RetryPolicy(max_retries=2, backoff=Backoff.LIST, delays_seconds=(60, 300)),
+        labels={"shop": "berlin"},
+    )
+    assert tuple(row)[1:] == (
+        at,
+        at + timedelta(minutes=5),
+        at + timedelta(hours=2),
+        Priority.HIGH,
+        key_number(stored),
+        3,
+    )
+
+
+async def test_a_call_replaces_a_waiting_job_and_takes_its_time_from_now(
+    conn: asyncpg.Connection,
+) -> None:
+    enqueue = (
+        "select hourbell.enqueue('shop.mail', unique_key => 'cart:7', delay => '90 minutes',"
+        " on_duplicate => 'replace')"
+    )
+    first, second = [await conn.fetchval(enqueue) for _ in range(2)]
+    assert first != second
+    (row,) = await conn.fetch("select id, run_at - hourbell.clock() as delay from hourbell.live")
+    assert row["id"] == parse_job_id(second)
+    assert timedelta(minutes=89) < row["delay"] <= timedelta(minutes=90)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ("at => now(), delay => '1 hour'", "HB001", "at and delay exclude each other"),
+        ("'[7]'", "HB001", "the payload must be a JSON object"),
+        ("at => '2001-02-03Z'", "HB001", "at is more than 365 days in the past"),
+        ("delay => '-1 second'", "HB001", "delay must be from 0 seconds"),
+        ("priority => 'URGENT'", "HB001", "priority must be CRITICAL, HIGH, MEDIUM or LOW"),
+        ("unique_key => repeat('k', 200)", "HB001", "unique_key must be 1 to 200"),
+        ("on_duplicate => 'keep'", "HB001", "on_duplicate needs a unique_key"),
+        ("concurrency_limit => 2", "HB001", "concurrency_limit needs a concurrency_key"),
+        ("expires_at => '2001-02-03Z'", "HB001", "expires_at has already passed"),
+        ("deadline => '0 seconds'", "HB001", "deadline must be from 1 second"),
+        ("timeout => '25 hours'", "HB001", "timeout must be from 1 to 86400"),
+        ("retry => '{\"max_retries\": 101}'", "HB001", "retry.max_retries must be from 0 to 100"),
+        ("labels => '{\"a\": 1}'", "HB001", "labels must be at most 16"),
+        ("queue => 'mial'", "HB003", "there is no queue mial"),
+        ("tenant => 'acme'", "HB004", "there is no tenant acme"),
+    ],
+)
+async def test_a_refused_argument_has_a_code_and_says_why(
+    conn: asyncpg.Connection, arguments: str, code: str, text: str
+) -> None:
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await conn.fetchval(f"select hourbell.enqueue('shop.mail', {arguments})")
+    assert (refused.value.sqlstate, await live(conn)) == (code, 0)
+    assert str(refused.value).startswith(text)
+    assert refused.value.hint
+
+
+async def test_what_another_open_transaction_holds_is_waited_for_and_then_refused(
+    conn: asyncpg.Connection, database: str, engine: Engine
+) -> None:
+    await engine.tenant("acme", await engine.clock.now())
+    await conn.execute("update hourbell.tenants set max_jobs = 9 where name = 'acme'")
+    keyed = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7')"
+    limited = "select hourbell.enqueue('shop.mail', tenant => 'acme')"
+    cancel = "select hourbell.cancel('shop.mail', 'cart:8')"
+    await conn.execute(keyed.replace("cart:7", "cart:8"))
+
+    async def waited(call: str) -> float:
+        async with connected(database) as other:
+            began = time.monotonic()
+            with pytest.raises(asyncpg.PostgresError, match="another open") as refused:
+                await other.execute(call)
+            assert (refused.value.sqlstate, refused.value.hint) == (
+                "HB006",
+                "Repeat the transaction.",
+            )
+            return time.monotonic() - began
+
+    async def cancelled() -> str:
+        async with connected(database) as other:
+            said: str = await other.fetchval(cancel)
+            return said
+
+    async with conn.transaction():
+        await conn.execute(keyed)
+        await conn.execute(limited)
+        assert await conn.fetchval(cancel) == "cancelled"
+        for_key, for_quota, said = await asyncio.gather(waited(keyed), waited(limited), cancelled())
+    assert (for_key >= 0.5, for_quota >= 2) == (True, True)
+    assert for_key < for_quota
+    assert (said, await cancelled()) == ("busy", "ended")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_a_key_that_is_newer_than_the_snapshot_is_a_serialization_failure(
+    conn: asyncpg.Connection, database: str, isolation: Any
+) -> None:
+    keyed = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7')"
+    async with connected(database) as other:
+        transaction = conn.transaction(isolation=isolation)
+        await transaction.start()
+        await conn.execute("select hourbell.enqueue('shop.mail')")  # takes the snapshot
+        await other.execute(keyed)
+        with pytest.raises(asyncpg.SerializationError):  # SQLSTATE 40001
+            await conn.execute(keyed)
+        await transaction.rollback()
+        async with conn.transaction(isolation=isolation):
+            with pytest.raises(asyncpg.PostgresError) as refused:
+                await conn.execute(keyed)
+    assert (refused.value.sqlstate, await live(conn)) == ("HB005", 1)
+
+
 async def test_a_trigger_enqueues_with_the_options_that_a_worker_declared(
     conn: asyncpg.Connection, engine: Engine
 ) -> None:
@@ -395,36 +564,96 @@ async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
     assert await conn.fetchval(cancel) == "ended"
 
 
+# What a caller can put before PostgreSQL's functions and operators, and before our tables.
+HOSTILE = """
+create schema shadows;
+create function shadows.no(text, text) returns boolean language sql as $$ select 1 / 0 = 1 $$;
+create function shadows.no(bigint, bigint) returns boolean language sql as $$ select 1 / 0 = 1 $$;
+create function shadows.no(int, int) returns boolean language sql as $$ select 1 / 0 = 1 $$;
+create function shadows.no(bigint[], bigint[]) returns boolean language sql as $$ select 1 / 0 = 1 $$;
+create function shadows.none(text, text) returns text language sql as $$ select (1 / 0)::text $$;
+create operator shadows.= (function = shadows.no, leftarg = text, rightarg = text);
+create operator shadows.= (function = shadows.no, leftarg = bigint, rightarg = bigint);
+create operator shadows.= (function = shadows.no, leftarg = int, rightarg = int);
+create operator shadows.<> (function = shadows.no, leftarg = bigint[], rightarg = bigint[]);
+create operator shadows.|| (function = shadows.none, leftarg = text, rightarg = text);
+create function shadows.json_typeof(json) returns text language sql as $$ select 'object' $$;
+create function shadows.clock_timestamp() returns timestamptz language sql as $$ select '2000-01-01'::timestamptz $$;
+create temp table tasks (id int, name text);
+create temp table tenants (id int, name text);
+set search_path = shadows, pg_temp, hourbell, pg_catalog;
+"""
+
+
+@contextlib.asynccontextmanager
+async def granted(conn: asyncpg.Connection, database: str) -> AsyncIterator[None]:
+    """A role `shop_web` that may create schemas, and what `hourbell migrate --grant-enqueue-to` allows."""
+    await conn.execute("create role shop_web login")
+    try:
+        await conn.execute(f"grant create on database {urlsplit(database).path[1:]} to shop_web")
+        migrating = CliRunner(env={"HOURBELL_DATABASE_URL": database})
+        command = ["migrate", "--grant-enqueue-to", "shop_web"]
+        done = await asyncio.to_thread(migrating.invoke, main, command)
+        assert (done.exit_code, done.stderr) == (0, "")
+        yield
+    finally:
+        await conn.execute("drop owned by shop_web cascade; drop role shop_web")
+
+
 async def test_a_role_with_the_grant_may_enqueue_and_nothing_else(
     conn: asyncpg.Connection, database: str
 ) -> None:
-    await conn.execute("create role shop_web login")
-    try:
-        async with connected(database, user="shop_web") as web:
+    async with granted(conn, database), connected(database, user="shop_web") as web:
+        assert await outcomes(web) == ["created"]
+        for forbidden in (
+            "select * from hourbell.executions",
+            "delete from hourbell.due",
+            f"select hourbell.live_jobs__{function_set().digest}('{{}}')",
+            "select hourbell.clock()",
+        ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await attempt(web)
-            await grant_enqueue(database, "shop_web")
-            # Its own objects in the place of ours, and of functions of PostgreSQL, change nothing.
-            await web.execute("""
-                create temp table tasks (id int, name text);
-                create temp table tenants (id int, name text);
-                create function pg_temp.json_typeof(json) returns text language sql return 'object';
-                create function pg_temp.clock_timestamp() returns timestamptz language sql return '2000-01-01'::timestamptz;
-                set search_path = pg_temp, hourbell, pg_catalog;
-            """)
-            assert await outcomes(web) == ["created"]
-            assert await outcomes(web, "[1]") == ["invalid"]
-            for forbidden in (
-                "select * from hourbell.executions",
-                "delete from hourbell.due",
-                f"select hourbell.live_jobs__{function_set().digest}('{{}}')",
-                "select hourbell.clock()",
-            ):
-                with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                    await web.execute(forbidden)
+                await web.execute(forbidden)
         assert await conn.fetchval("select actor from hourbell.audit") == "role shop_web"
-    finally:
-        await conn.execute("drop owned by shop_web; drop role shop_web")
+
+
+async def test_the_search_path_of_a_caller_changes_nothing(
+    conn: asyncpg.Connection, database: str
+) -> None:
+    async with granted(conn, database), connected(database, user="shop_web") as web:
+        await web.execute(HOSTILE)
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await web.fetchval("select 'a'::text = 'b'::text")  # it is hostile
+        assert await outcomes(web) == ["created"]
+        assert await outcomes(web, "[1]") == ["invalid"]
+        enqueue = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7', delay => '1 hour')"
+        job = await web.fetchval(enqueue)
+        with pytest.raises(asyncpg.PostgresError, match=f"belongs to {job}"):
+            await web.fetchval(enqueue)
+        term = '{"task": "shop.mail", "labels": {"a": "b"}}'
+        group = "select (hourbell.try_group('carts', $1, '{}', $2)).outcome"
+        assert await web.fetchval(group, term, [parse_job_id(job)]) == "created"
+        assert await web.fetchval("select hourbell.cancel('shop.mail', 'cart:7')") == "cancelled"
+        actors = "select distinct actor from hourbell.audit"
+        assert await conn.fetchval(actors) == "role shop_web"
+
+
+async def test_a_handler_completes_in_the_transaction_of_a_role_with_the_grant(
+    conn: asyncpg.Connection, database: str
+) -> None:
+    app = App("shop", url=database, retry=Retry.never())
+
+    @app.task(name="book")
+    async def book(ctx: Context) -> None:
+        async with connected(database, user="shop_web") as web:
+            await web.execute(HOSTILE)
+            async with web.transaction():
+                await web.execute("create table shadows.orders ()")
+                await ctx.complete("booked", connection=web)
+
+    async with granted(conn, database):
+        async with app, app.worker(WorkerOptions(lease_seconds=3, drain_seconds=5)):
+            assert await (await book.enqueue()).result(20) == "booked"
+        assert await conn.fetchval("select to_regclass('shadows.orders') is not null")
 
 
 async def test_the_names_survive_an_older_build_and_the_functions_that_they_call_are_kept(

@@ -1,8 +1,9 @@
 """`@app.task(process=True)`: functions in processes, what kills them, and what their deaths mean."""
 
+import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,21 @@ import pytest
 
 from hourbell import Job, TaskSet, WorkerOptions
 from hourbell.engine.core import Engine
+from hourbell.model.ids import parse_job_id
 from hourbell.sdk.processes import pool
-from integration.library import late_app
+from integration.library import late_app, process_tasks
 from integration.library.process_tasks import (
     app,
+    beside_in_a_coroutine,
+    beside_in_a_process,
+    beside_in_a_thread,
     clean_up,
     die,
     fail,
     hang,
     in_the_worker,
     look,
+    outlast,
     pid_of_call,
     pid_of_one_of_two_calls,
 )
@@ -53,6 +59,11 @@ async def pids_in(folder: Path) -> list[int]:
         return list(map(int, found.read_text().split())) if found.exists() else []
 
     return await eventually(written)
+
+
+def number_of(job: Job[Any]) -> int:
+    """The number of its execution."""
+    return parse_job_id(job.id)
 
 
 def is_alive(pid: int) -> bool:
@@ -117,6 +128,50 @@ async def test_a_process_that_dies_takes_only_its_own_execution_with_it(
         "The process of the task died: it exited with status 0.",
     ]
     assert await (await in_the_worker.enqueue()).result(20) == worker
+
+
+@pytest.fixture
+def neighbours_may_end(tmp_path: Path) -> Iterator[Callable[[], Awaitable[None]]]:
+    """Tells those that run beside a process to end."""
+    process_tasks.began.clear()
+    process_tasks.may_end.clear()
+    process_tasks.thread_may_end.clear()
+    os.mkfifo(tmp_path / "may_end")
+
+    async def tell() -> None:
+        process_tasks.may_end.set()
+        process_tasks.thread_may_end.set()
+        await asyncio.to_thread((tmp_path / "may_end").write_text, "")
+
+    yield tell
+    process_tasks.thread_may_end.set()
+
+
+async def test_what_runs_beside_a_process_that_dies_continues(
+    engine: Engine, tmp_path: Path, neighbours_may_end: Callable[[], Awaitable[None]]
+) -> None:
+    async with app, app.worker(TWO):
+        neighbours = [
+            await beside_in_a_coroutine.enqueue(),
+            await beside_in_a_thread.enqueue(),
+            await beside_in_a_process.enqueue(str(tmp_path)),
+        ]
+        (process,) = await pids_in(tmp_path)
+
+        async def all_begun() -> bool:
+            return process_tasks.began == {"coroutine", "thread"}
+
+        await eventually(all_begun)
+        for how in ("SIGSEGV", "exit"):
+            assert await (await die.enqueue(how, times=1)).result(20) == 2
+        assert [(await job.get()).status for job in neighbours] == ["RUNNING"] * 3
+        await neighbours_may_end()
+        here = os.getpid()
+        assert [await job.result(20) for job in neighbours] == [[1, here], [1, here], [1, process]]
+    failed = await engine.database.fetch(
+        "select id from hourbell.executions where history is not null"
+    )
+    assert {row["id"] for row in failed}.isdisjoint(map(number_of, neighbours))
 
 
 async def test_an_execution_whose_process_always_dies_is_dead_after_max_crashes(
@@ -187,6 +242,8 @@ async def test_tasks_wait_for_a_process_without_losing_time_and_a_drain_releases
                 return (await second.get()).status == "RUNNING"
 
             await eventually(claimed)
+            assert await (await outlast.enqueue()).wait(20) == "DEAD"
+            assert (await second.get()).status == "RUNNING"  # it waits for longer than its timeout
         await are_gone(pids)
         assert (await first.get()).attempt == 0  # interrupted, and uses no attempt
         async with app.worker(TWO):
@@ -194,6 +251,8 @@ async def test_tasks_wait_for_a_process_without_losing_time_and_a_drain_releases
             await first.cancel()
             assert await first.wait(20) == "CANCELLED"
         assert (await second.get()).attempt == 1
+    failed = "select array_agg(id) from hourbell.executions where history is not null"
+    assert number_of(second) not in (await engine.database.value(failed) or [])
 
 
 async def test_a_process_imports_what_the_app_imports_and_names_a_task_that_it_does_not_have(

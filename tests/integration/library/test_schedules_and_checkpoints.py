@@ -2,13 +2,21 @@
 
 import asyncio
 import threading
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hourbell import App, Context, Retry, SyncContext, WorkerOptions, cron, every
+from hourbell.documents.calendars import NewCalendar
 from hourbell.engine.core import Engine
+from hourbell.engine.operations.calendars import set_calendar
+from hourbell.engine.operations.idempotency import Write
 from hourbell.errors import ConfigurationError, LeaseLost
+from hourbell.model.jobs import JobType, NewJob, TaskAction, decode_job
+from hourbell.model.policies import Backoff, Misfire, Overlap, Priority, RetryPolicy
+from hourbell.model.schedules import Cron, Every, Window
 from hourbell.sdk.schedules import manifest_of
 from integration.life.support import eventually
 
@@ -151,6 +159,99 @@ async def test_a_schedule_exists_when_a_worker_has_started_and_follows_the_code(
             return (await schedules(engine))[name] == ("0 3 * * *", 2, "reports")
 
         await eventually(changed)
+
+
+async def test_every_option_of_a_schedule_reaches_its_job(database: str, engine: Engine) -> None:
+    app = App("shop", url=database, tenant="acme")
+    holidays = NewCalendar((date(2031, 5, 6),), "acme")
+    await set_calendar(engine, "holidays", holidays, Write())
+    starts_at = datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)
+    ends_at = datetime(2032, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    @app.task(
+        name="report",
+        queue="reports",
+        priority="LOW",
+        retry=Retry.delays(1, 2),
+        timeout=60,
+        deadline=7200,
+        expires_in=timedelta(hours=1),
+        concurrency_key="reports",
+        concurrency_limit=2,
+        labels={"shop": "berlin"},
+        schedule=[
+            cron(
+                "30 2 * * *",
+                timezone="Europe/Berlin",
+                key="daily",
+                args={"deep": True},
+                jitter=timedelta(minutes=5),
+                misfire="all",
+                overlap="queue_one",
+                gap="skip",
+                repeated="twice",
+                starts_at=starts_at,
+                ends_at=ends_at,
+                exclude=["holidays"],
+            ),
+            every(
+                timedelta(minutes=10),
+                key="often",
+                args={"deep": False},
+                jitter=20,
+                misfire="skip",
+                overlap="forbid",
+                starts_at=starts_at,
+                ends_at=ends_at,
+                exclude=["holidays"],
+            ),
+        ],
+    )
+    def report(deep: bool) -> None: ...
+
+    async with app, app.worker(FAST):
+
+        async def created() -> list[NewJob]:
+            rows = await engine.database.fetch("select spec from hourbell.jobs order by name")
+            return [decode_job(row["spec"]) for row in rows] if len(rows) == 2 else []
+
+        daily, often = await eventually(created)
+    assert isinstance(often.schedule, Every)
+    common = NewJob(
+        name="app:shop/shop.report#daily",
+        action=TaskAction(name="shop.report", payload={"deep": True}),
+        type=JobType.RECURRING,
+        tenant_id="acme",
+        schedule=Cron(
+            "30 2 * * *",
+            timezone="Europe/Berlin",
+            dst_gap="skip",
+            dst_overlap="twice",
+            jitter_seconds=300,
+            exclude=("holidays",),
+        ),
+        window=Window(starts_at, ends_at),
+        misfire_policy=Misfire.ALL,
+        overlap_policy=Overlap.QUEUE_ONE,
+        queue="reports",
+        priority=Priority.LOW,
+        retry_policy=RetryPolicy(max_retries=2, backoff=Backoff.LIST, delays_seconds=(1, 2)),
+        timeout_seconds=60,
+        deadline_seconds=7200,
+        start_deadline_seconds=3600,
+        concurrency_key="reports",
+        concurrency_limit=2,
+        labels={"shop": "berlin"},
+    )
+    assert daily == common
+    assert often == replace(
+        common,
+        name="app:shop/shop.report#often",
+        action=TaskAction(name="shop.report", payload={"deep": False}),
+        schedule=Every(600, anchor=often.schedule.anchor, jitter_seconds=20, exclude=("holidays",)),
+        misfire_policy=Misfire.SKIP,
+        overlap_policy=Overlap.FORBID,
+    )
 
 
 async def test_a_schedule_runs_its_task_with_its_arguments(app: App) -> None:

@@ -115,6 +115,11 @@ async def no_secret_keys(engine: Engine) -> Explanation:
 
 
 @reaches
+async def payload_mismatch(engine: Engine) -> Explanation:
+    return await postponed(engine, Released(5.0, "payload_mismatch"))
+
+
+@reaches
 async def snoozed(engine: Engine) -> Explanation:
     return await postponed(engine, Snoozed(5))
 

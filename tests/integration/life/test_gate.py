@@ -194,6 +194,17 @@ async def scanned_by_a_pass(
         return int(await own.database.value(read))
 
 
+@pytest.mark.parametrize("level", [0, 1])
+async def test_a_pass_takes_half_as_much_of_what_is_under_limits(still: Engine, level: int) -> None:
+    await limit_tenant(still, "acme", max_concurrency=1_000)
+    await admit_all(still)  # a sweep: the passes below make none
+    await queued(still, 100, tenant_id="acme")
+    await still.database.value("update hourbell.due set flags = hourbell.flags_level($1)", level)
+    now = await still.clock.now()
+    taken = [(await admit(still, now, batch=40)).examined for _ in range(4)]
+    assert taken == [40, 20, 20, 20]
+
+
 async def test_the_smallest_passes_come_to_an_end_too(still: Engine) -> None:
     await limit_tenant(still, "default", max_concurrency=2)
     hand = await Hand.opened(still)

@@ -192,10 +192,12 @@ async def claiming(
     actions = {TaskAction: Handlers({"work": work.run})}
     worker = Worker(dispatch, actions, WorkerSettings(name="claiming", **settings))
     running = asyncio.create_task(worker.run())
-    yield worker, dispatch.sizes
-    work.let_go.set()
-    worker.stop()
-    await running
+    try:
+        yield worker, dispatch.sizes
+    finally:
+        work.let_go.set()
+        worker.stop()
+        await running
 
 
 async def test_a_worker_that_has_taken_all_that_is_ready_does_not_claim_for_freed_slots(
@@ -228,7 +230,7 @@ async def test_a_worker_claims_for_a_freed_slot_if_the_others_are_reserved(
     assert max(sizes) == 2
 
 
-async def test_what_another_claim_had_locked_is_claimed_for_a_freed_slot(
+async def test_a_freed_slot_leads_to_a_claim_when_its_time_has_passed(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Work()

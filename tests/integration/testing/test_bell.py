@@ -10,9 +10,14 @@ import pytest
 
 from hourbell import App, Cancel, Context, Dead, Retry, RetryAfter, RunInfo, Snooze, cron, every
 from hourbell.engine.core import Engine
+from hourbell.engine.operations.change import pause_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue
+from hourbell.engine.operations.monitors import create_monitor
+from hourbell.engine.views.jobs import get_job
 from hourbell.errors import JobFailed, LeaseLost, StoreUnavailable
+from hourbell.model.ids import job_text, parse_job_id
+from hourbell.model.jobs import JobStatus, Pause
 from hourbell.model.limits import QueueSettings, RateLimit
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
@@ -204,8 +209,20 @@ async def test_a_payload_that_does_not_fit_and_a_timeout_are_raised_too(
     async def slow() -> None:
         await asyncio.sleep(60)
 
+    @hourbell_app.task(name="mail", retry=Retry.never())
+    async def mail(cart_id: int) -> None: ...
+
     await slow.enqueue()
     with pytest.raises(AttemptFailed, match=r"shop\.slow .* exceeded its timeout"):
+        await bell.drain()
+    call = await mail.enqueue(7)
+    assert hourbell_app._opened is not None
+    await hourbell_app._opened.database.value(
+        "update hourbell.executions set spec = replace(spec, 'cart_id', 'cart') where id = $1"
+        " returning id",
+        parse_job_id(call.id),
+    )
+    with pytest.raises(AttemptFailed, match=r"arguments do not fit .* It is retried in 60 s\."):
         await bell.drain()
 
 
@@ -417,7 +434,7 @@ async def test_calls_fail_while_the_database_is_away(hourbell_app: App, bell: Be
     @hourbell_app.task(name="note")
     async def note() -> None: ...
 
-    async with bell.database_away():
+    async with bell.database_unavailable():
         with pytest.raises(StoreUnavailable):
             await note.enqueue()
     await note.enqueue()
@@ -555,6 +572,41 @@ async def test_a_job_that_has_not_ended_by_its_deadline_is_dead(
     await bell.clock.advance(hours=1, raises=False)
     view = await job.get()
     assert (view.status, view.reason) == ("DEAD", "deadline")
+
+
+@at_march
+async def test_a_pause_ends_at_its_time(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="tick", schedule=every(3600))
+    async def tick() -> None: ...
+
+    engine = Engine(bell._database, DatabaseClock(bell._database))
+    await bell.clock.advance(hours=1)
+    job_id = await bell._database.value("select id from hourbell.jobs")
+    await pause_job(engine, job_id, Write(), Pause(until=MARCH + 2.5 * HOUR))
+    await bell.clock.advance(hours=1, minutes=40)  # it ends after 1:30, and nothing else happens
+    job = await get_job(engine, job_id)
+    assert (job.status, job.updated_at) == (JobStatus.SCHEDULED, MARCH + 2.5 * HOUR)
+    await bell.clock.advance(hours=2)
+    starts = [run.started_at for run in await bell.runs(tick)]
+    assert starts == [MARCH + hour * HOUR for hour in (1, 3, 4)]
+
+
+@at_march
+async def test_a_monitor_is_down_when_its_grace_has_passed(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="tick", schedule=every(3600), retry=Retry.never())
+    async def tick() -> None:
+        raise ValueError("not now")
+
+    engine = Engine(bell._database, DatabaseClock(bell._database))
+    await bell.drain()
+    job_id = await bell._database.value("select id from hourbell.jobs")
+    document = {"job_id": job_text(job_id), "grace_seconds": 600, "url": "https://pager.example/"}
+    await create_monitor(engine, document, Write())
+    down_since = "select down_since from hourbell.monitors"
+    await bell.clock.advance(hours=1, minutes=9, seconds=59, raises=False)
+    assert await bell._database.value(down_since) is None
+    await bell.clock.advance(minutes=30)
+    assert await bell._database.value(down_since) == MARCH + timedelta(hours=1, minutes=10)
 
 
 async def test_a_database_with_real_jobs_is_refused(hourbell_app: App, database: str) -> None:

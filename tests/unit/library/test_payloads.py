@@ -42,6 +42,14 @@ class Reading(pydantic.BaseModel):
     value: float | None
 
 
+class Anything(pydantic.BaseModel):
+    value: Any
+
+
+class Root(pydantic.RootModel[float | None]):
+    pass
+
+
 class Weird:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -216,6 +224,8 @@ def test_a_wrong_argument_is_refused_in_the_caller(
         Money(float("nan")),  # type: ignore[arg-type]
         Reading(value=float("nan")),
         [Reading(value=float("-inf"))],
+        Anything(value={"a": [float("nan")]}),
+        Root(float("nan")),
     ],
 )
 def test_values_that_would_arrive_as_others_are_refused(value: object) -> None:
@@ -223,6 +233,14 @@ def test_values_that_would_arrive_as_others_are_refused(value: object) -> None:
 
     with pytest.raises(InvalidArguments, match=r"which JSON cannot represent|has no time zone"):
         payload(task(f), value)
+
+
+@pytest.mark.parametrize("value", [b"\xff", Anything, object()])
+def test_a_model_that_pydantic_cannot_encode_is_refused_in_the_caller(value: object) -> None:
+    def f(value: Anything) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"shop\.f: value cannot be sent to a worker"):
+        payload(task(f), Anything(value=value))
 
 
 def test_what_is_no_model_of_pydantic_is_refused_in_the_caller() -> None:

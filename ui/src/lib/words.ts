@@ -209,6 +209,7 @@ const WAITS: Record<string, string> = {
   target_rate: "for its target’s rate limit",
   circuit_open: "its target keeps failing",
   no_secret_keys: "no keys for its secrets",
+  payload_mismatch: "for a worker that its arguments fit",
   snoozed: "snoozed",
 };
 

@@ -25,6 +25,7 @@ const ICONS: Record<string, LucideIcon> = {
   quarantine: ServerOff,
   circuit_open: Zap,
   no_secret_keys: Zap,
+  payload_mismatch: ServerOff,
   admission: Play,
   running: Play,
   awaiting_completion: Hourglass,

@@ -8,7 +8,7 @@ cannot depose its own leader. A leader that dies is replaced when its lease expi
 down cleanly resigns, and is replaced at once. Executions that were planned ahead (the horizon) run
 meanwhile.
 
-A leader does not trust silence. It considers a worker that did not renew dead only after it has
+Missing heartbeats alone do not prove that a worker is dead. The leader assumes so only after it has
 itself renewed for one whole session lease without a break, and without a step of the database's
 clock (`may_reap`). Otherwise an outage of the database, which silences every worker, would run
 everything twice. A break is half a session lease: a worker renews three times a lease, so it has

@@ -158,7 +158,7 @@ async def caller_of(engine: Engine, digest: bytes) -> Caller | None:
     return None if row is None else caller_of_row(row)
 
 
-def caller_of_row(row: asyncpg.Record, session_ends_at: datetime | None = None) -> Caller:
+def caller_of_row(row: asyncpg.Record, sign_in_ends_at: datetime | None = None) -> Caller:
     """The caller who has the key of this row, or a session of it."""
     return Caller(
         f"{row['name']} ({key_text(row['id'])})",
@@ -166,7 +166,7 @@ def caller_of_row(row: asyncpg.Record, session_ends_at: datetime | None = None) 
         row["tenant_name"],
         row["id"],
         row["name"],
-        session_ends_at,
+        sign_in_ends_at,
     )
 
 

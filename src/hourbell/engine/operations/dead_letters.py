@@ -3,11 +3,11 @@
 A replay makes an execution due again under its own id. Its attempts and its fence continue
 counting, so that a target sees the same execution with higher numbers; its retries are counted from
 zero. It uses the current version of its job (a one-time job is unchanged), goes through the gate like any
-other, and its deadlines count from the replay. The ledger keeps the death; the latest entry
-determines the status of the execution.
+other, and its deadlines count from the replay. Its outcome is deleted, and `replays` notes the
+replay; the attempts stay in its history.
 
-Moving a dead letter is a delete and an insert in one statement, so that two concurrent replays of
-the same one are a single replay.
+A replay locks the dead letters that it takes and skips locked ones, so that two concurrent replays
+of the same one are a single replay.
 """
 
 from __future__ import annotations

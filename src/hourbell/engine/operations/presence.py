@@ -48,7 +48,7 @@ async def report_presence(
     drift_seconds: float | None,
     circuits: Sequence[OpenCircuit],
 ) -> None:
-    """Say that a process lives."""
+    """Record a heartbeat of a process."""
     pool = engine.database.pool_state
     await engine.database.fetch(
         _Q["report_node"],
@@ -66,5 +66,5 @@ async def report_presence(
 
 
 async def end_presence(engine: Engine, node: Node) -> None:
-    """Say that a process ends."""
+    """Remove a process that shuts down."""
     await engine.database.fetch(_Q["delete_node"], node.id)

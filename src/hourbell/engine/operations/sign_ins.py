@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.api_keys import caller_of_row
-from hourbell.security.access import Caller, new_sign_in_token, session_digest_of
+from hourbell.security.access import Caller, new_sign_in_token, sign_in_digest_of
 from hourbell.store.queries import queries
 
 IDLE = timedelta(hours=12)
@@ -25,7 +25,7 @@ async def sign_in(engine: Engine, key_id: int) -> str:
     """Begin a session of a key; returns its token."""
     token = new_sign_in_token()
     now = await engine.clock.now()
-    digest = session_digest_of(token)
+    digest = sign_in_digest_of(token)
     await engine.database.fetch(_Q["insert_sign_in"], digest, key_id, now, _MAX_PER_KEY)
     return token
 

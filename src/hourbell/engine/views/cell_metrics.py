@@ -3,7 +3,7 @@
 Only the leader exports them, so that a sum over all processes is right. Every read is bounded
 (`store/queries/metrics.sql`), and its result is kept for a while: for FRESH_SECONDS, or for so long
 that reading the cell takes no more than a twentieth of the time. So neither many scrapers nor a huge
-backlog can burden the database. While the database is away, its gauges are left out and
+backlog can burden the database. While the database is unavailable, its gauges are left out and
 `hourbell_database_up` is 0; everything that the process counts itself stays readable.
 """
 
@@ -29,7 +29,7 @@ _Q = queries("metrics")
 _PIN_PLANS = queries("pages")["pin_plans"]
 
 FRESH_SECONDS = 5.0
-ANSWER_SECONDS = 2.0  # after this the database is away
+ANSWER_SECONDS = 2.0  # after this the database counts as unavailable
 READ_SECONDS = 5.0  # after this the gauges of the cell are left out; a scrape takes up to 10 s
 MAX_READ_SHARE = 0.05  # of the time
 MAX_QUEUES = 1_000  # that are read; the oldest ones

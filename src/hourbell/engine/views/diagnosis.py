@@ -62,6 +62,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: int
     commits_wait: bool  # for the disk
     oldest_transaction_seconds: float
+    hidden_sessions: int  # whose transactions this role may not see
+    role: str  # of this connection, quoted if necessary
     drift_seconds: float | None  # None: the round trip was too slow to tell
     tz_version: str
     planned_with: Sequence[str]  # versions of tzdata
@@ -100,6 +102,8 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
         max_connections=server["max_connections"],
         commits_wait=server["commits_wait"],
         oldest_transaction_seconds=server["oldest_transaction"],
+        hidden_sessions=server["hidden"],
+        role=server["role"],
         drift_seconds=drift_seconds,
         tz_version=tz_version(),
         planned_with=timetables["tz_versions"],
@@ -137,7 +141,7 @@ def findings(state: State) -> Iterator[Finding]:
     yield _tzdata(state)
     yield _functions(state)
     yield _leader(state)
-    yield _planning(state)
+    yield from _planning(state)
     yield _schedules(state)
     yield _workers(state)
     yield from _queues(state)
@@ -175,6 +179,14 @@ def _commits(state: State) -> Finding:
 
 def _transactions(state: State) -> Finding:
     seconds = state.oldest_transaction_seconds
+    if state.hidden_sessions and seconds <= MAX_TRANSACTION_SECONDS:
+        return Finding(
+            "transactions",
+            Level.WARNING,
+            f"the role {state.role} may not see the transactions of {state.hidden_sessions} sessions",
+            f"Run `grant pg_read_all_stats to {state.role}` as a superuser, so that a transaction "
+            "that stays open is found.",
+        )
     return _finding(
         "transactions",
         seconds <= MAX_TRANSACTION_SECONDS,
@@ -257,24 +269,24 @@ def _leader(state: State) -> Finding:
     )
 
 
-def _planning(state: State) -> Finding:
+def _planning(state: State) -> Iterator[Finding]:
     if state.broken_timetables:
-        return Finding(
+        yield Finding(
             "planning",
             Level.FAILURE,
             f"the leader cannot compute {'; '.join(state.broken_timetables)}",
             "Upgrade tzdata on the scheduler for an unknown time zone, or correct the jobs: "
             "`hourbell jobs explain` names the reason.",
         )
-    return _finding(
-        "planning",
-        state.late_timetables == 0,
-        f"{state.late_timetables} timetables are late"
-        if state.late_timetables
-        else "every timetable is planned in time",
-        "The leader does not keep up, or there is none. Look at its log and the database's load.",
-        Level.FAILURE,
-    )
+    if state.late_timetables:
+        yield Finding(
+            "planning",
+            Level.FAILURE,
+            f"{state.late_timetables} timetables are late",
+            "The leader does not keep up, or there is none. Look at its log and the database's load.",
+        )
+    if not state.broken_timetables and not state.late_timetables:
+        yield Finding("planning", Level.OK, "every timetable is planned in time")
 
 
 def _schedules(state: State) -> Finding:

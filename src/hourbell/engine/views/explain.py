@@ -36,6 +36,7 @@ from hourbell.model.executions import (
     CIRCUIT_OPEN,
     FATES,
     NO_SECRET_KEYS,
+    PAYLOAD_MISMATCH,
     Execution,
     ExecutionStatus,
     Reason,
@@ -59,6 +60,8 @@ _POSTPONED = {
     " this uses no attempt.",
     NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it; this uses no"
     " attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
+    PAYLOAD_MISMATCH: "A worker released it, because its arguments do not fit the worker's version of the"
+    " task; this uses no attempt. The worker's log says why. Start a worker with the version that fits.",
     Reason.SNOOZED: "Its handler asked to run again later; this uses no attempt.",
 }
 

@@ -26,7 +26,7 @@ from hourbell.store.queries import queries
 
 _Q = queries("fleet")
 
-ALIVE_SECONDS = 60.0  # a process that has not said so for longer is gone
+ALIVE_SECONDS = 60.0  # a process without a heartbeat for longer counts as dead
 CIRCUITS_SECONDS = 15.0  # how long the last report of a process about its circuits is used
 MAX_HELD = 100  # executions of a worker that are listed
 _PAST = timedelta(days=1)  # for which ended workers are listed
@@ -36,7 +36,7 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """The node that leads, or led last."""
 
     node_id: UUID
-    name: str | None  # of its process; None: it has not said
+    name: str | None  # of its process; None: not reported
     epoch: int
     since: datetime | None
     renewed_at: datetime

@@ -41,7 +41,7 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened, what waits, who works, what needs attention and what comes."""
+    """What happened, what waits, which workers run, what needs attention, and what comes."""
 
     at: datetime
     window: str
@@ -118,7 +118,7 @@ def _failure_of(reading: asyncio.Task[Peak | None]) -> BaseException | None:
 
 
 async def live(engine: Engine, window: str) -> Live:
-    """What happened in the window, what waits now, and who works."""
+    """What happened in the window, what waits now, and which workers run."""
     now = await engine.clock.now()
     running = await under_way(engine)
     of_cell = engine.scope is None

@@ -116,6 +116,18 @@ class Pipe:
         self.send(Question(what, value))
         return await asked
 
+    def end_reports(self, context: SyncContext) -> None:
+        """Ask nothing more for a call: the worker would take it for a question of the next one."""
+        context._is_over = True
+        if context._late is None and context._writing is None:
+            return  # the common case
+
+        async def end() -> None:
+            context._end_reports()
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result()
+
     # What a context asks.
 
     @property
@@ -160,7 +172,9 @@ def main() -> None:
     while True:
         call = pipe.calls.get()
         outcome, text = _run(app, call, pipe)
-        pipe.context = None
+        context, pipe.context = pipe.context, None
+        if context is not None:
+            pipe.end_reports(context)
         pipe.send(Ended(outcome, text))
 
 

@@ -3,8 +3,8 @@
 -- can be recorded in it any more.
 -- Example: 12:00 is counted at 12:00:10, 12:00:20, …, once after it has ended, and at 12:03 for good.
 
--- Counts the minute p_minute. Figures that need the execution itself (lateness, tenants, queues) are taken from about p_sample
--- executions, chosen by a hash of their ids, if there are more.
+-- Counts the minute p_minute. Figures that need the execution itself (lateness, tenants, queues) are taken from about
+-- p_sample executions, chosen by a hash of their ids, if there are more.
 create or replace function hourbell.count_minute(
   p_node uuid, p_epoch bigint, p_minute timestamptz, p_now timestamptz, p_final boolean, p_sample int
 ) returns void
@@ -109,7 +109,8 @@ language plpgsql stable set plan = lookups_one_by_one as $$
 begin
   return array(
     select coalesce(l.n, 0) * p_every from generate_series(0, 23) as c(class) left join (
-      select width_bucket(l.ms, array(select 1::bigint << k from generate_series(0, 22) as k)) as class, count(*)::int as n
+      select width_bucket(l.ms, array(select 1::bigint << k from generate_series(0, 22) as k)) as class,
+        count(*)::int as n
       from (
         select hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, r.started_at)) as ms
         from unnest(p_ids, p_started) as r(id, started_at)
@@ -150,7 +151,8 @@ language plpgsql stable set plan = lookups_one_by_one as $$
 begin
   return (
     select coalesce(jsonb_agg(to_jsonb(s)), '[]') from (
-      select coalesce(e.job, e.id)::text as job, min(e.tenant) as tenant, max(coalesce(o.missed_through, e.occurrence)) as at,
+      select coalesce(e.job, e.id)::text as job, min(e.tenant) as tenant,
+        max(coalesce(o.missed_through, e.occurrence)) as at,
         (array_agg(o.reason order by e.occurrence desc))[1] as reason, sum(coalesce(o.missed, 1))::int as n
       from unnest(p_ids) as r(id)
       cross join lateral (select * from hourbell.executions as e where e.id = r.id offset 0) as e

@@ -1,4 +1,5 @@
--- The gate: the only way from due to ready. One pass at a time, bounded. docs/architecture.md explains it with examples.
+-- The gate: the only way from due to ready. One pass at a time, bounded. docs/architecture.md explains it with
+-- examples.
 --
 -- A pass (`admit`) first brings up to date what was changed since the last one:
 --   tags      refunds and changed weights (fairness.sql); what runs under new limits is counted (limit_changes.sql)
@@ -13,8 +14,8 @@
 --   ready     the rest gets tags (fairness.sql), is cut into slabs and inserted into `ready` (`make_ready`)
 -- Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become ready.
 
--- Runs one pass. `examined`: how many executions it has taken, including those that it parked or skipped; `more`: whether
--- there is more to do; `busy`: another pass is running, and this one did nothing.
+-- Runs one pass. `examined`: how many executions it has taken, including those that it parked or skipped; `more`:
+-- whether there is more to do; `busy`: another pass is running, and this one did nothing.
 -- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. Rows and slabs
 -- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the
 -- same way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due
@@ -70,8 +71,8 @@ begin
   lowest_first := hashint8(this_pass) & 15 = 0;
   if exists (select from hourbell.gate_wakeups where at <= p_now) then
     woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), lowest_first);
-    -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them. `admit_rows`
-    -- checks both again, and finds nothing to do: they are not newly due any more, and hold their keys.
+    -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
+    -- `admit_rows` checks both again, and finds nothing to do: they are not newly due any more, and hold their keys.
     woken := hourbell.acquire_keys(hourbell.without_overlap(woken, hourbell.blocker_job(), p_now), p_now);
     budget_left := budget_left - 2 * cardinality(woken);  -- they are checked twice
     examined := cardinality(woken);
@@ -180,13 +181,14 @@ begin
   end loop;
   perform hourbell.move_virtual_time(this_pass);
   more := more or exists (select from hourbell.gate_wakeups where at <= p_now);
-  -- This commit does not wait for the disk, unless executions have ended, which is final: a crash of the server may undo
-  -- the last passes, and the next ones repeat them (docs/decisions/0021-passes-do-not-wait.md).
+  -- This commit does not wait for the disk, unless executions have ended, which is final: a crash of the server may
+  -- undo the last passes, and the next ones repeat them (docs/decisions/0021-passes-do-not-wait.md).
   if hourbell.ended() is null then perform set_config('synchronous_commit', 'off', true); end if;
 end $$;
 
 -- How often a pass scans from the very beginning. While a long transaction keeps vacuum from removing rows, such a scan
--- visits all that were admitted since, so it becomes rarer: every 3 seconds with 100,000 of them, every 10 at the least.
+-- visits all that were admitted since, so it becomes rarer: every 3 seconds with 100,000 of them, every 10 at the
+-- least.
 create or replace function hourbell.sweep_interval() returns interval
 language sql stable
 return interval '1 second' * least(10, 1 + (
@@ -264,7 +266,8 @@ begin
   if p_flags is null and cardinality(p_queues) = 1 and cardinality(p_tasks) = 1 then
     select array_agg(id), array_agg(tag) into ids, tags
     from (
-      select p_ids[pos] as id, tag from (select unnest(positions) as pos, unnest(tags) as tag) as r order by tag, id) as r;
+      select p_ids[pos] as id, tag from (select unnest(positions) as pos, unnest(tags) as tag) as r
+      order by tag, id) as r;
     size := hourbell.slab_size(p_queues[1], cardinality(ids));
     insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
     select tags[k], tags[least(k + size, cardinality(ids) + 1) - 1], p_generation, p_tasks[1], p_queues[1], p_priority,

@@ -9,4 +9,5 @@ language sql stable
 return case when p_after is not null or p_operation <> 'create' then p_after::text else coalesce(
   (select before::text from hourbell.audit
    where (job, id) > (p_job, p_row) and job <= p_job and before is not null order by job, id limit 1),
-  (select spec from (select spec, job from hourbell.executions where id = p_job offset 0) as e where e.job is null)) end;
+  (select spec from (select spec, job from hourbell.executions where id = p_job offset 0) as e
+    where e.job is null)) end;

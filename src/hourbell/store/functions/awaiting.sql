@@ -34,7 +34,8 @@ begin
     array_fill(null::text, array[n]), array_fill(null::json, array[n]), array_fill(null::text, array[n])) as s;
   ids := array(select unnest(ids) except select unnest(refused));
   perform hourbell.count_fates(
-    array_fill(hourbell.fate_cancelled(), array[cardinality(ids)]), array_fill('cancelled'::text, array[cardinality(ids)]));
+    array_fill(hourbell.fate_cancelled(), array[cardinality(ids)]),
+      array_fill('cancelled'::text, array[cardinality(ids)]));
   return ids;
 end $$;
 
@@ -53,7 +54,8 @@ begin
 end $$;
 
 -- Ends executions that their targets did not complete in time. p_settled … p_results are as in hourbell.settle, for
--- those that are still leased. All of p_ids with p_fences stop waiting, settled or not. Returns what hourbell.settle does.
+-- those that are still leased. All of p_ids with p_fences stop waiting, settled or not. Returns what hourbell.settle
+-- does.
 create or replace function hourbell.end_overdue(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[],
   p_settled bigint[], p_settled_fences bigint[], p_begun_ms int[], p_took_ms int[], p_others int[], p_kinds smallint[],

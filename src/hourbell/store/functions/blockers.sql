@@ -6,8 +6,8 @@
 -- has a limit of 3 at once, ends. `settle` calls `release_limits`, which deletes its row (tenant, 7) of `limit_holds`
 -- and wakes (tenant, 7); the next pass finds that `limit_room` is 1 and admits one parked execution.
 --
--- `kind + 0`, here and in other files, keeps the planner from using the index by kind for a lookup by id, which it would
--- prefer if statistics say that no row of the kind exists.
+-- `kind + 0`, here and in other files, keeps the planner from using the index by kind for a lookup by id, which it
+-- would prefer if statistics say that no row of the kind exists.
 
 -- The task number of an execution.
 create or replace function hourbell.task(p_target int) returns int
@@ -88,7 +88,8 @@ language sql stable as $$
 $$;
 
 -- Releases the limits that executions hold, and wakes their blockers. An execution that has not ended keeps its
--- concurrency key: the next one with that key waits for its end. Reservations that were not claimed have taken no token.
+-- concurrency key: the next one with that key waits for its end. Reservations that were not claimed have taken no
+-- token.
 create or replace function hourbell.release_limits(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set plan = lookups as $$
   with released as (

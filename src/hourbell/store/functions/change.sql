@@ -53,9 +53,10 @@ begin
   perform hourbell.correct_answer(write, outcome);
 end $$;
 
--- Changes several jobs, p_changes[k] for p_jobs[k], with one commit. p_write: as for `change_job`, without a key. Returns
--- the outcome of each. A job that another transaction has locked for longer than the lock timeout is `locked`, and the
--- last one in the answer: the caller sends the rest again, and no lock is kept while one job after the other waits.
+-- Changes several jobs, p_changes[k] for p_jobs[k], with one commit. p_write: as for `change_job`, without a key.
+-- Returns the outcome of each. A job that another transaction has locked for longer than the lock timeout is `locked`,
+-- and the last one in the answer: the caller sends the rest again, and no lock is kept while one job after the other
+-- waits.
 create or replace function hourbell.change_jobs(p_now timestamptz, p_jobs bigint[], p_changes json[], p_write json)
 returns text[]
 language plpgsql as $$

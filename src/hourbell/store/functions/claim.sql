@@ -146,7 +146,7 @@ begin
     fences := hourbell.lease(p_session, p_claim, ids, null, limited, noting, least_fence, at, solo);
   else
     -- One pass over what was taken, in its order: left joins, so that executions are looked up for `popped` and never
-    -- the other way round (statistics collected during a quiet night say that `executions` has fewer rows).
+    -- the other way round (stale statistics may say that `executions` has fewer rows).
     -- `common`: it may start now; all others are left to claim_uncommon.
     select array_agg(f.id) filter (where f.common),
       case when count(f.job) > 0 then array_agg(coalesce(f.job, f.id)) filter (where f.common) end,
@@ -247,9 +247,9 @@ begin
   end if;
 end $$;
 
--- How many executions a claim of p_room takes of each line (p_queues[k], or in a mixed queue p_tasks[k] of it). The share
--- of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room is 60, and
--- slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
+-- How many executions a claim of p_room takes of each line (p_queues[k], or in a mixed queue p_tasks[k] of it). The
+-- share of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room is 60,
+-- and slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
 create or replace function hourbell.shares_of_lines(p_queues smallint[], p_tasks int[], p_priority smallint, p_room int)
 returns int[]
 language plpgsql stable as $$
@@ -273,8 +273,8 @@ begin
     group by l.pos order by l.pos);
 end $$;
 
--- Makes those of p_limited ready again that a rate limit does not let start now; p_tags and p_generations are theirs. If
--- nothing of p_popped can start now, the first one stays: it waits. Returns what was put back.
+-- Makes those of p_limited ready again that a rate limit does not let start now; p_tags and p_generations are theirs.
+-- If nothing of p_popped can start now, the first one stays: it waits. Returns what was put back.
 create or replace function hourbell.put_back_late(
   p_popped bigint[], p_limited bigint[], p_tags float8[], p_generations int[], p_at timestamptz
 ) returns bigint[]
@@ -324,8 +324,8 @@ end $$;
 
 -- Leases executions to a session, in slabs of up to a hundred in the given order; what counts against a limit
 -- (p_limited) is leased one by one. Each slab has a fence of its own, from p_fence on. p_versions: null: all are
--- one-time jobs. p_notifies: whether some of them have notifications. Returns the fence of each execution or, if nothing
--- is limited, of each hundred.
+-- one-time jobs. p_notifies: whether some of them have notifications. Returns the fence of each execution or, if
+-- nothing is limited, of each hundred.
 create or replace function hourbell.lease(
   p_session bigint, p_claim int, p_ids bigint[], p_versions int[], p_limited bigint[], p_notifies boolean,
   p_fence bigint, p_at timestamptz, p_alone boolean

@@ -40,7 +40,7 @@ create or replace function hourbell.settlement_accepted() returns smallint  -- t
 language sql immutable parallel safe return 5::smallint;
 create or replace function hourbell.settlement_gone() returns smallint  -- dead, and its job will be paused
 language sql immutable parallel safe return 6::smallint;
-create or replace function hourbell.settlement_interrupted() returns smallint  -- returned, because its worker was stopped
+create or replace function hourbell.settlement_interrupted() returns smallint  -- returned: its worker was stopped
 language sql immutable parallel safe return 7::smallint;
 create or replace function hourbell.settlement_snoozed() returns smallint  -- returned, because its handler asked for it
 language sql immutable parallel safe return 8::smallint;
@@ -49,30 +49,35 @@ language sql immutable parallel safe return 8::smallint;
 create or replace function hourbell.settlements_ended() returns smallint[]
 language sql immutable parallel safe
 return array[
-  hourbell.settlement_succeeded(), hourbell.settlement_dead(), hourbell.settlement_cancelled(), hourbell.settlement_gone()];
+  hourbell.settlement_succeeded(), hourbell.settlement_dead(), hourbell.settlement_cancelled(),
+    hourbell.settlement_gone()];
 create or replace function hourbell.settlements_dead() returns smallint[]
 language sql immutable parallel safe
 return array[hourbell.settlement_dead(), hourbell.settlement_gone()];
 create or replace function hourbell.settlements_unfinished() returns smallint[]
 language sql immutable parallel safe
 return array[
-  hourbell.settlement_retry(), hourbell.settlement_released(), hourbell.settlement_accepted(), hourbell.settlement_interrupted(),
+  hourbell.settlement_retry(), hourbell.settlement_released(), hourbell.settlement_accepted(),
+    hourbell.settlement_interrupted(),
   hourbell.settlement_snoozed()];
 create or replace function hourbell.settlements_returned() returns smallint[]
 language sql immutable parallel safe
 return array[
-  hourbell.settlement_retry(), hourbell.settlement_released(), hourbell.settlement_interrupted(), hourbell.settlement_snoozed()];
+  hourbell.settlement_retry(), hourbell.settlement_released(), hourbell.settlement_interrupted(),
+    hourbell.settlement_snoozed()];
 create or replace function hourbell.settlements_rerun() returns smallint[]
 language sql immutable parallel safe
 return array[hourbell.settlement_interrupted(), hourbell.settlement_snoozed()];
 
--- The namespace of names of jobs that were put: unique_keys.space.
+-- The namespaces of unique_keys.space: unique keys, and names of jobs that were put.
+create or replace function hourbell.key_space_unique() returns smallint
+language sql immutable parallel safe return 0::smallint;
 create or replace function hourbell.key_space_name() returns smallint
 language sql immutable parallel safe return 1::smallint;
 
 -- What an execution can be parked for: parked.kind, and `kind` of limits, limit_holds, rate_reservations, rate_buckets,
--- gate_wakeups and limit_recounts. The gate checks task, target, tenant and queue in this order, so among the last three
--- a lower number is checked later (`apply_limits` and `followers_of` rely on it).
+-- gate_wakeups and limit_recounts. The gate checks task, target, tenant and queue in this order, so among the last
+-- three a lower number is checked later (`apply_limits` and `followers_of` rely on it).
 create or replace function hourbell.blocker_queue() returns smallint
 language sql immutable parallel safe return 1::smallint;
 create or replace function hourbell.blocker_tenant() returns smallint

@@ -43,8 +43,8 @@ begin
   end if;
 end $$;
 
--- Inserts the one-time jobs of `create_jobs`, which explains the arguments, without those of the requests p_repeated and
--- without p_dropped. A function of its own, so that its plans are made once for any number of jobs.
+-- Inserts the one-time jobs of `create_jobs`, which explains the arguments, without those of the requests p_repeated
+-- and without p_dropped. A function of its own, so that its plans are made once for any number of jobs.
 create or replace function hourbell.insert_one_time(
   p_now timestamptz, p_actors text[], p_ids bigint[], p_requests int[], p_at timestamptz, p_instants bigint[],
   p_job_tenants int[], p_settings int[], p_specs text[], p_run_settings json, p_unique json, p_repeated int[],
@@ -85,7 +85,8 @@ begin
 
   with settings as materialized (
     select * from json_to_recordset(p_run_settings) as s(
-      k int, queue smallint, target int, priority smallint, start_seconds int, finish_seconds int, key bigint, level int)),
+      k int, queue smallint, target int, priority smallint, start_seconds int, finish_seconds int,
+      key bigint, level int)),
   new as materialized (
     select id, request, tenant, settings, coalesce(p_at, timestamptz 'epoch' + instant * interval '1 microsecond') as at
     from (
@@ -107,7 +108,8 @@ begin
   -- created for a tenant.
   noted as (
     insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
-    select p_now, tenant, min(id), p_actors[coalesce(request, 1)], 'create', case when count(*) > 1 then array_agg(id) end
+    select p_now, tenant, min(id), p_actors[coalesce(request, 1)], 'create',
+      case when count(*) > 1 then array_agg(id) end
     from new group by request, tenant order by request, tenant),
   -- Those that may share a slab are grouped; each of the others is a group of its own.
   alone as materialized (
@@ -225,7 +227,8 @@ begin
   if p_ids <> '{}' then
     perform pg_current_xact_id();  -- assigned before the next snapshot: `list_quota_jobs` relies on it
     perform hourbell.insert_one_time(
-      p_now, p_actors, p_ids, p_requests, p_at, p_instants, p_job_tenants, p_settings, p_specs, p_run_settings, p_unique,
+      p_now, p_actors, p_ids, p_requests, p_at, p_instants, p_job_tenants, p_settings, p_specs, p_run_settings,
+        p_unique,
       repeated, dropped);
   end if;
 

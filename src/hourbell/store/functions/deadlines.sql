@@ -145,7 +145,8 @@ begin
           and r.ids && p_ids for update skip locked) as r))
     returning *),
   from_ready as materialized (
-    select i.id, s.queue, s.priority from slabs as s cross join lateral unnest(s.ids) as i(id) where i.id = any (p_ids)),
+    select i.id, s.queue, s.priority from slabs as s cross join lateral unnest(s.ids) as i(id)
+      where i.id = any (p_ids)),
   put_back as (
     insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
     select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.limited, r.ids

@@ -317,6 +317,7 @@ declare
   tenant_count int;
   once text;  -- an idempotency key; not one that the API uses
   made record;
+  locked text;
 begin
   if n = 0 then return; end if;
   -- Nothing is written in this block, so it needs no transaction id.
@@ -516,7 +517,10 @@ begin
         order by 1 limit 10;
       return;
     when lock_not_available then
-      return query select 1, null::bigint, 'busy', null::bigint, sqlerrm;
+      get stacked diagnostics locked = constraint_name;
+      return query select 1, null::bigint, 'busy', null::bigint,
+        case when locked = 'quota' then 'quota' when once is not null then 'idempotency_key'
+          when wanted is not null then 'unique_key' else sqlerrm end;
       return;
   end;
   if made.repeated <> '{}' then
@@ -529,7 +533,7 @@ begin
           (i.response ->> 'job')::bigint as job
         from hourbell.idempotency as i where i.tenant = owners[1] and i.key = once) as i;
     if not found then  -- by a transaction that this one does not see
-      return query select 1, null::bigint, 'busy', null::bigint, 'the idempotency_key was just used';
+      return query select 1, null::bigint, 'busy', null::bigint, 'idempotency_key';
     end if;
     return;
   end if;

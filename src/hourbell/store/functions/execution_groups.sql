@@ -82,9 +82,9 @@ begin
   end loop;
 end $$;
 
--- Ends groups and creates their callbacks. That of p_groups[k] is the webhook p_targets[k], p_specs[k]; null: a job of a
--- task, from the term of the group. A group that another leader has ended gets none. A job that is refused, because of
--- a quota, is retried after a minute.
+-- Ends groups and creates their callbacks. That of p_groups[k] is the webhook p_targets[k], p_specs[k]; null: a job of
+-- a task, from the term of the group. A group that another leader has ended gets none. A job that is refused, because
+-- of a quota, is retried after a minute.
 create or replace function hourbell.end_groups(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_queue smallint, p_groups bigint[], p_targets int[], p_specs text[]
 ) returns void
@@ -94,23 +94,16 @@ declare
   base constant bigint := hourbell.id_base(p_now);
   g hourbell.execution_groups;
   made record;
+  sent int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   with now_ended as (
     update hourbell.execution_groups
-    set ended_at = p_now, look_at = null, callback = base | (nextval('hourbell.ids') & 4194303)
-    where id = any (p_groups) and ended_at is null and url is not null returning id, tenant, callback),
-  sent as (
-    select g.callback as id, g.tenant, c.target, c.spec
-    from unnest(p_groups, p_targets, p_specs) as c(id, target, spec) join now_ended as g on g.id = c.id),
-  made as (
-    insert into hourbell.executions (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
-    select id, p_now, p_now, tenant, 1, p_queue, hourbell.priority_low(), hourbell.origin_notification(), spec, target
-    from sent)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target)
-  select p_now, id, tenant, p_queue, hourbell.priority_low(),
-    hourbell.level_of(row_number() over (partition by tenant)), target
-  from sent;
+    set ended_at = p_now, look_at = null, callback = hourbell.next_id(base)
+    where id = any (p_groups) and ended_at is null and url is not null returning id, tenant, callback)
+  select hourbell.insert_notifications(
+    p_now, p_queue, array_agg(g.callback), array_agg(g.tenant), array_agg(c.target), array_agg(c.spec)) into sent
+  from unnest(p_groups, p_targets, p_specs) as c(id, target, spec) join now_ended as g on g.id = c.id;
   for g in
     select * from hourbell.execution_groups
     where id = any (p_groups) and ended_at is null and term is not null order by id for no key update
@@ -123,7 +116,8 @@ begin
     else
       update hourbell.execution_groups
       set look_at = p_now + interval '1 minute', problem = concat_ws(': ', made.outcome, made.detail) where id = g.id;
-      -- It has waited for the lock of a quota, and the next one may have to as well: the others are ended by the next step.
+      -- It has waited for the lock of a quota, and the next one may have to as well: the others are ended by the next
+      -- step.
       exit when made.outcome = 'busy';
     end if;
   end loop;
@@ -168,7 +162,7 @@ language plpgsql set plan = lookups_one_by_one as $$
 declare
   now constant timestamptz := hourbell.clock();
   members constant bigint[] := array(select distinct unnest(p_members));
-  new_id constant bigint := hourbell.id_base(now) | (nextval('hourbell.ids') & 4194303);
+  new_id constant bigint := hourbell.next_id(hourbell.id_base(now));
   labelled jsonb;
   term record;
   unknown bigint;
@@ -201,7 +195,8 @@ begin
   end;
   unknown := (
     select m.id from unnest(members) as m(id)
-    where not exists (select from hourbell.executions as e where e.id = m.id and e.tenant = term.tenant offset 0) limit 1);
+    where not exists (select from hourbell.executions as e where e.id = m.id and e.tenant = term.tenant offset 0)
+      limit 1);
   if unknown is not null then
     outcome := 'unknown_member'; detail := hourbell.job_text(unknown);
     return;

@@ -13,10 +13,10 @@ language sql immutable
 return (p_kind::bigint << 56) + p_key;
 
 -- Tags rows of one priority: p_spaces and p_tenants are in the order of the rows, and tags[k] belongs to the row
--- positions[k], counted from 1. p_spaces has a single element if all rows are in one space. Each tenant continues in its
--- lane from its last tag, but never below the floor of the space (p_floors[k] of p_known[k]): the virtual time, or for
--- parked rows the first tag in the line. A step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above
--- the floor are kept, so ten thousand tenants cost little more than ten.
+-- positions[k], counted from 1. p_spaces has a single element if all rows are in one space. Each tenant continues in
+-- its lane from its last tag, but never below the floor of the space (p_floors[k] of p_known[k]): the virtual time, or
+-- for parked rows the first tag in the line. A step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes
+-- above the floor are kept, so ten thousand tenants cost little more than ten.
 create or replace function hourbell.tag(
   p_spaces bigint[], p_tenants int[], p_priority smallint, p_known bigint[], p_floors float8[], p_pass bigint,
   out positions int[], out tags float8[]
@@ -30,7 +30,8 @@ begin
   with turns as materialized (
     select coalesce(space, p_spaces[1]) as space, tenant, array_agg(pos) as positions
     from (
-      select unnest(p_spaces) as space, unnest(p_tenants) as tenant, generate_series(1, cardinality(p_tenants)) as pos) as r
+      select unnest(p_spaces) as space, unnest(p_tenants) as tenant,
+        generate_series(1, cardinality(p_tenants)) as pos) as r
     group by 1, 2),
   blocks as materialized (
     select b.space, b.block, f.floor, old.row, old.tenants, old.lasts
@@ -47,7 +48,8 @@ begin
   lanes as materialized (
     select space, tenant, coalesce(l.last, f.floor) as base, t.positions, case
         when not weighted then 1
-        when t.positions is not null then (select 1 / w.weight from hourbell.tenants as w where w.id = tenant) end as step
+        when t.positions is not null
+          then (select 1 / w.weight from hourbell.tenants as w where w.id = tenant) end as step
     from lasts as l full join turns as t using (space, tenant)
     join unnest(p_known, p_floors) as f(space, floor) using (space)),
   gone as (delete from hourbell.lanes where ctid = any (array(select row from blocks where row is not null))),

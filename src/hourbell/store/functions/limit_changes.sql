@@ -1,7 +1,7 @@
 -- Changed limits: what happens to executions that are ready or running when a limit is set or changed.
 -- Setting a limit adds a generation and a row of `limit_recounts`. The gate counts what is running (`recount_running`),
--- and the limit admits nothing until that is done (`is_recount_pending`). Each ready slab has the generation in which it
--- was admitted: a claim that takes an older one checks its executions again (`may_start`, by `readmit`).
+-- and the limit admits nothing until that is done (`is_recount_pending`). Each ready slab has the generation in which
+-- it was admitted: a claim that takes an older one checks its executions again (`may_start`, by `readmit`).
 -- Example: 5 executions of tenant 7 run, and 1,000 are ready, when a limit of 3 is set. The gate counts 5, so
 -- `limit_room` is 0. The next claim takes 10 of the 1,000, finds that none may start, and returns them to the gate;
 -- `readmit_next` does the same for those behind them. The gate parks all of them.

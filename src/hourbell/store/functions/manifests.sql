@@ -4,8 +4,8 @@
 -- workers of both live, both schedules exist, `nightly` as in 42. When the last worker of 42 has ended, `nightly` is
 -- as in 41 again, and `hourly`, which no live worker declares, is retired after a grace.
 
--- The lock of an app: shared by sessions that open, exclusive for a retirement. So a session that declares a schedule is
--- seen before the schedule is retired, or sees that it was.
+-- The lock of an app: shared by sessions that open, exclusive for a retirement. So a session that declares a schedule
+-- is seen before the schedule is retired, or sees that it was.
 create or replace function hourbell.app_lock(p_app text) returns bigint
 language sql immutable
 return hashtextextended('hourbell.app:' || p_app, 0);
@@ -100,7 +100,9 @@ $$;
 
 -- Notes that a declaration is about to be applied: until it is recorded, it counts as not applied. False: another
 -- process has applied one since p_seen was read (null: none was).
-create or replace function hourbell.begin_declaration(p_app text, p_key text, p_tenant text, p_seen text) returns boolean
+create or replace function hourbell.begin_declaration(
+  p_app text, p_key text, p_tenant text, p_seen text
+) returns boolean
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin

@@ -29,6 +29,30 @@ begin
   where e.id = any (p_ids) and e.notifies & hourbell.event_failure() <> 0;
 end $$;
 
+-- Creates webhook executions of origin notification, which are due at once: the k-th is p_ids[k]. Notifications of one
+-- tenant take a lower level the more of them there are, as the jobs of a batch do.
+create or replace function hourbell.insert_notifications(
+  p_now timestamptz, p_queue smallint, p_ids bigint[], p_tenants int[], p_targets int[], p_specs text[]
+) returns int
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare inserted int;
+begin
+  with made as (
+    insert into hourbell.executions
+      (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
+    select n.id, p_now, p_now, n.tenant, 1, p_queue, hourbell.priority_low(), hourbell.origin_notification(), n.spec,
+      n.target
+    from unnest(p_ids, p_tenants, p_targets, p_specs) as n(id, tenant, target, spec)
+    returning id, tenant, target)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target)
+  select p_now, id, tenant, p_queue, hourbell.priority_low(),
+    hourbell.flags_level(hourbell.level_of(row_number() over (partition by tenant))), target
+  from made;
+  get diagnostics inserted = row_count;
+  return inserted;
+end $$;
+
 -- Takes notices out of the outbox and creates their notifications: notification k is about the notice p_about[k]. A
 -- notice that another transaction has taken creates none.
 create or replace function hourbell.send_notices(
@@ -42,19 +66,10 @@ declare
   sent int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  with gone as (delete from hourbell.notices where id = any (p_notices) returning id, tenant),
-  made as (
-    insert into hourbell.executions
-      (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
-    select hourbell.next_id(base), p_now, p_now, gone.tenant, 1, p_queue,
-      hourbell.priority_low(), hourbell.origin_notification(), n.spec, n.target
-    from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about
-    returning id, tenant, target)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target)
-  select p_now, id, tenant, p_queue, hourbell.priority_low(),
-    hourbell.flags_level(hourbell.level_of(row_number() over (partition by tenant))), target
-  from made;
-  get diagnostics sent = row_count;
+  with gone as (delete from hourbell.notices where id = any (p_notices) returning id, tenant)
+  select hourbell.insert_notifications(p_now, p_queue, array_agg(hourbell.next_id(base)), array_agg(gone.tenant),
+    array_agg(n.target), array_agg(n.spec)) into sent
+  from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about;
   return sent;
 end $$;
 

@@ -96,8 +96,8 @@ begin
 end $$;
 
 -- Makes room for the newcomers (p_newcomers) of jobs that replace earlier runs. Runs that have not started end as
--- SKIPPED, and those between two attempts as CANCELLED. For all others cancellation is requested, and the newcomer waits
--- for their end.
+-- SKIPPED, and those between two attempts as CANCELLED. For all others cancellation is requested, and the newcomer
+-- waits for their end.
 create or replace function hourbell.replace_runs(p_jobs bigint[], p_newcomers bigint[], p_now timestamptz) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column

@@ -41,8 +41,8 @@ begin
   end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- a blocker with many rows does not delay the others
 
-  -- How many rows each blocker has room for. 1000 and 1000000 stand for any number: the overlap policy of a job is checked
-  -- again anyway, and a blocker without a limit no longer blocks (its limit was deleted, or a worker has come).
+  -- How many rows each blocker has room for. 1000 and 1000000 stand for any number: the overlap policy of a job is
+  -- checked again anyway, and a blocker without a limit no longer blocks (its limit was deleted, or a worker has come).
   select array_agg(room order by pos) into rooms
   from (
     select pos, case
@@ -101,15 +101,15 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- Filters due executions of one priority by keys, workers and limits. Those that may proceed are returned, and take what
--- they need: rows of `limit_holds` and `rate_reservations`. The others are parked under the first blocker that stops
--- them. `flags` of an execution that proceeds has `flag_limited` if it holds something.
--- The concurrency key is checked first, and an execution keeps it while it is parked. Then come task, target, tenant and
--- queue. Holds of the last three are taken at the end, by executions that have passed all checks, so none waits for one
--- limit while it holds another.
--- Nothing overtakes a line: if rows of this or a more urgent priority are parked under a blocker (waited_for), newly due
--- rows are parked behind them, even if there is room. Rows that were just taken out of that line may use the room, and
--- so may those from the line of a later check, which have passed this one before.
+-- Filters due executions of one priority by keys, workers and limits. Those that may proceed are returned, and take
+-- what they need: rows of `limit_holds` and `rate_reservations`. The others are parked under the first blocker that
+-- stops them. `flags` of an execution that proceeds has `flag_limited` if it holds something.
+-- The concurrency key is checked first, and an execution keeps it while it is parked. Then come task, target, tenant
+-- and queue. Holds of the last three are taken at the end, by executions that have passed all checks, so none waits for
+-- one limit while it holds another.
+-- Nothing overtakes a line: if rows of this or a more urgent priority are parked under a blocker (waited_for), newly
+-- due rows are parked behind them, even if there is room. Rows that were just taken out of that line may use the room,
+-- and so may those from the line of a later check, which have passed this one before.
 create or replace function hourbell.apply_limits(
   p_rows hourbell.due[], p_priority smallint, p_serving hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
@@ -165,8 +165,8 @@ begin
   return hourbell.take_holds(proceeding);
 end $$;
 
--- Takes the holds and reservations that due executions need, all of which may proceed. Returns them, with `flag_limited`
--- for those that hold something. Called by `apply_limits`, whose plan settings apply.
+-- Takes the holds and reservations that due executions need, all of which may proceed. Returns them, with
+-- `flag_limited` for those that hold something. Called by `apply_limits`, whose plan settings apply.
 create or replace function hourbell.take_holds(p_rows hourbell.due[]) returns hourbell.due[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -307,9 +307,9 @@ begin
   cross join lateral unnest(t.positions, t.tags) as r(pos, tag);
 end $$;
 
--- These rows have reached the head of one line only to be stopped by another blocker (p_kind). Takes the rows behind them
--- in the first line that the same blocker would stop, up to 1000 per line, so that they are parked together with them:
--- one by one, a million of them would keep the gate busy for hours.
+-- These rows have reached the head of one line only to be stopped by another blocker (p_kind). Takes the rows behind
+-- them in the first line that the same blocker would stop, up to 1000 per line, so that they are parked together with
+-- them: one by one, a million of them would keep the gate busy for hours.
 create or replace function hourbell.followers_of(p_kind smallint, p_rows hourbell.due[], p_priority smallint)
 returns hourbell.due[]
 language plpgsql set plan = lookups_one_by_one as $$
@@ -340,9 +340,9 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- Inserts the wake-ups that parking these rows under blockers of a kind requires. A rate limit gets one for the time when
--- it can reserve more. A row that was counted at one limit and then stopped by another has left room at the first, so
--- the first gets one too.
+-- Inserts the wake-ups that parking these rows under blockers of a kind requires. A rate limit gets one for the time
+-- when it can reserve more. A row that was counted at one limit and then stopped by another has left room at the first,
+-- so the first gets one too.
 create or replace function hourbell.wake_after_parking(p_kind smallint, p_rows hourbell.due[], p_now timestamptz)
 returns void
 language sql set plan = lookups as $$

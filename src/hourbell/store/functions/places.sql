@@ -5,8 +5,8 @@
 -- `end_executions` records those that it got as SUPERSEDED; the others belong to another transaction, or are found by
 -- their claim.
 
--- The slab of `due_slabs` in which an execution is, if it is in one. A connection takes numbers from the sequence of ids
--- 64 at a time, so what it creates together shares a slab.
+-- The slab of `due_slabs` in which an execution is, if it is in one. A connection takes numbers from the sequence of
+-- ids 64 at a time, so what it creates together shares a slab.
 create or replace function hourbell.slab_of(p_id bigint) returns bigint
 language sql immutable parallel safe
 return (p_id - 1) >> 6;
@@ -100,8 +100,8 @@ begin
 end $$;
 
 -- Counts how executions end, for the metrics of the process whose statement ends them: as `fate:reason:count`, in a
--- setting of the transaction. A statement that wants it selects `hourbell.ended()` together with the function that it calls.
--- Example: `4:misfire:12 1:deadline:3`.
+-- setting of the transaction. A statement that wants it selects `hourbell.ended()` together with the function that it
+-- calls. Example: `4:misfire:12 1:deadline:3`.
 create or replace function hourbell.count_fates(p_fates smallint[], p_reasons text[]) returns void
 language sql as $$
   select set_config('hourbell.ended', concat_ws(' ', hourbell.ended(), string_agg(e.note, ' ')), true)
@@ -153,8 +153,8 @@ begin
 end $$;
 
 -- Ends the runs of recurring jobs among these executions, and wakes what waits for them. Returns whether anything may.
--- The gate locks the row of a run that a newcomer waits for (`park_behind_runs`), and this function waits for that lock:
--- so either the gate sees that the run has ended, or this function sees that it wakes another.
+-- The gate locks the row of a run that a newcomer waits for (`park_behind_runs`), and this function waits for that
+-- lock: so either the gate sees that the run has ended, or this function sees that it wakes another.
 create or replace function hourbell.close_runs(p_ids bigint[], p_now timestamptz) returns boolean
 language plpgsql set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan as $$

@@ -4,8 +4,8 @@
 -- report of the first worker, should it still run, is refused.
 
 -- Ends expired sessions, each by `reap_session`. Sessions locked by another transaction are left to the next round.
--- p_crash_limit: max_crashes of jobs that set none. returned, ended: how many executions are due again, and how many have
--- ended.
+-- p_crash_limit: max_crashes of jobs that set none. returned, ended: how many executions are due again, and how many
+-- have ended.
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )
@@ -36,9 +36,9 @@ end $$;
 
 -- Ends a session that its caller has locked (`reap`, whose plan settings apply). Its slabs are locked first and its
 -- executions are read by a second statement, so a concurrent claim or settle is seen whole or refused.
--- Its executions come back as due. One that was lost twice in a row is claimed alone from then on (`flag_suspect`). Only
--- deaths of the worker while an execution ran alone count against it: after as many in a row as max_crashes of its retry
--- policy says, or else p_crash_limit, it is dead.
+-- Its executions come back as due. One that was lost twice in a row is claimed alone from then on (`flag_suspect`).
+-- Only deaths of the worker while an execution ran alone count against it: after as many in a row as max_crashes of its
+-- retry policy says, or else p_crash_limit, it is dead.
 create or replace function hourbell.reap_session(
   p_session bigint, p_now timestamptz, p_crash_limit int, out returned int, out ended int
 )

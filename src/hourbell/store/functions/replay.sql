@@ -1,7 +1,7 @@
 -- Replaying: a dead execution becomes due again, under the same id.
 
--- Takes executions that have ended out of the slabs that still name them because others of these run. A replay does this
--- first, in a transaction of its own, so that it does not hold their lock until its client commits.
+-- Takes executions that have ended out of the slabs that still name them because others of these run. A replay does
+-- this first, in a transaction of its own, so that it does not hold their lock until its client commits.
 create or replace function hourbell.leave_slabs(p_ids bigint[]) returns void
 language plpgsql set plan = lookups as $$
 begin

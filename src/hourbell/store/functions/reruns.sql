@@ -1,8 +1,9 @@
 -- Reruns: what an execution carries over from one run to the next.
 -- Executions that were begun can go back without an ended attempt, because their worker was stopped (interrupted) or
 -- their handler asked for it (snoozed). `settle` returns them; how often is counted here and sent with the next claim,
--- and engine/life/settlement.py decides by it when it is enough. A checkpoint is sent with every later claim, whatever
--- ended the run that wrote it.
+-- and engine/life/settlement.py decides by it when it is enough. An execution whose arguments do not fit its task is
+-- returned before it is begun (`payload_mismatch`), and counts as interrupted; sdk/running.py decides. A checkpoint is
+-- sent with every later claim, whatever ended the run that wrote it.
 -- Example: attempt 1 writes {"done": 500} and its worker is killed. The reaper makes the execution due again; the claim
 -- of attempt 2 has {"done": 500}, and attempt 1, should it still run, can write no more: its fence is no longer held.
 
@@ -76,7 +77,8 @@ declare
   deleted int;
 begin
   ids := array(
-    select id from hourbell.reruns where id > (select last_value from hourbell.reruns_cursor) order by id limit p_limit);
+    select id from hourbell.reruns where id > (select last_value from hourbell.reruns_cursor) order by id
+      limit p_limit);
   perform setval('hourbell.reruns_cursor', case when cardinality(ids) < p_limit then 0 else ids[p_limit] end);
   delete from hourbell.reruns where id = any (array(
     select i.id from unnest(ids) as i(id)

@@ -35,7 +35,8 @@ begin
       next_day := least(day + p_span, (select min(p.first) from hourbell.partitions() as p where p.first > day));
       days := to_char(day, 'YYYYMMDD') || '_' || to_char(next_day, 'YYYYMMDD');
       begin
-        -- Most rows are inserted and never change, so statistics change slowly: analyze a partition when it has doubled.
+        -- Most rows are inserted and never change, so statistics change slowly: analyze a partition when it has
+        -- doubled.
         execute format(
           'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s)'
           ' with (fillfactor = 90, autovacuum_analyze_scale_factor = 1)',
@@ -125,7 +126,8 @@ begin
     select minute from hourbell.minutes where minute < p_now - interval '8 days' order by minute limit 10000));
   delete from hourbell.failed_attempts where ctid = any (array(
     select ctid from hourbell.failed_attempts where at < p_now - interval '2 days' order by at limit 10000));
-  delete from hourbell.terms where began_at < p_now - interval '8 days' and epoch < (select max(epoch) from hourbell.terms);
+  delete from hourbell.terms where began_at < p_now - interval '8 days'
+    and epoch < (select max(epoch) from hourbell.terms);
   delete from hourbell.nodes where seen_at < p_now - interval '1 hour';
 end $$;
 
@@ -145,7 +147,8 @@ begin
        where exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
        union all
        select e.id from hourbell.%1$I as e
-       where $1 is null and exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
+       where $1 is null
+         and exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
        limit $3) as e',
     p_table) into ids using p_tenants, p_until, p_limit;
   if ids is null then return 0; end if;

@@ -28,9 +28,9 @@ create or replace function hourbell.queues_of(s hourbell.sessions) returns small
 language sql stable
 return case when s.all_queues then hourbell.all_queues() else s.queues end;
 
--- A worker asks for work: extends its session if it holds nothing, and returns which queues and tasks (null: all) it
--- serves. A session that holds executions is extended by heartbeats alone: an execution that the worker does not know
--- of must not be held forever because the worker keeps asking for more.
+-- Called when a worker claims: extends its session if it holds nothing, and returns which queues and tasks (null: all)
+-- it serves. A session that holds executions is extended by heartbeats alone: an execution that the worker does not
+-- know of must not be held forever because the worker keeps asking for more.
 create or replace function hourbell.renew_session(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[],
   out tasks text[]

@@ -64,8 +64,8 @@ begin
       slabs, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
 
-  -- Only a repeated report names executions that have already ended. So the first try does not look for them: if there are
-  -- any, the insert fails, and the second try leaves them out.
+  -- Only a repeated report names executions that have already ended. So the first try does not look for them: if there
+  -- are any, the insert fails, and the second try leaves them out.
   for try in 1 .. 2 loop
     begin
       if try = 1 and p_others = '{}' and hourbell.are_whole(slabs, p_ids, p_fences) then
@@ -75,7 +75,8 @@ begin
       end if;
       with reported as (
         select o.*, coalesce(x.kind, hourbell.settlement_succeeded()) as kind,
-          case x.kind when hourbell.settlement_cancelled() then 'cancelled' else x.reason end as reason, x.error, x.result,
+          case x.kind when hourbell.settlement_cancelled() then 'cancelled' else x.reason end as reason, x.error,
+            x.result,
           x.failure
         from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
         left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
@@ -194,10 +195,11 @@ begin
   end if;
   perform hourbell.requeue(requeued);
   if noting is not null then perform hourbell.write_failure_notices(noting); end if;
-  if p_kinds && hourbell.settlements_rerun() then
+  if p_kinds && hourbell.settlements_rerun() or 'payload_mismatch' = any (p_reasons) then
     perform hourbell.count_reruns(
-      array(select p_ids[at] from unnest(p_others, p_kinds) as o(at, kind)
-            where kind = hourbell.settlement_interrupted() and p_ids[at] = any (requeued)),
+      array(select p_ids[at] from unnest(p_others, p_kinds, p_reasons) as o(at, kind, reason)
+            where p_ids[at] = any (requeued) and (kind = hourbell.settlement_interrupted()
+              or kind = hourbell.settlement_released() and reason = 'payload_mismatch')),
       array(select p_ids[at] from unnest(p_others, p_kinds) as o(at, kind)
             where kind = hourbell.settlement_snoozed() and p_ids[at] = any (requeued)));
   end if;
@@ -346,8 +348,8 @@ begin
 end $$;
 
 -- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The
--- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure, and one interruption or
--- snooze too many has become one. Entries written by the reaper are not reported outcomes. Which session gave an
+-- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure, and one interruption
+-- or snooze too many has become one. Entries written by the reaper are not reported outcomes. Which session gave an
 -- execution back is not stored: it is enough that no attempt ended under the fence.
 create or replace function hourbell.already_settled(
   p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]

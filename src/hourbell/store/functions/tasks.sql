@@ -65,9 +65,9 @@ begin
     where not hourbell.lacks_task(p_serving, t.key));
 end $$;
 
--- Updates what is stored about the sessions of a queue (`queue_workers`). Rows that are ready there were admitted for the
--- previous sessions: if the current ones serve other tasks, or not all the same, the queue is mixed, and claims look for
--- rows by task.
+-- Updates what is stored about the sessions of a queue (`queue_workers`). Rows that are ready there were admitted for
+-- the previous sessions: if the current ones serve other tasks, or not all the same, the queue is mixed, and claims
+-- look for rows by task.
 create or replace function hourbell.note_queue_workers(p_queue smallint, p_serving hourbell.sessions[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column

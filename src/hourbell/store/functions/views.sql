@@ -1,7 +1,7 @@
 -- Reading jobs and executions: what is decided for each row that a read or a list returns. The status of a live
 -- execution is not stored; it follows from the place in which the execution is (`location_of`, `live_status`).
--- Example: an execution in `due` whose time has come is QUEUED. One whose time has not come is SCHEDULED, or RETRYING if
--- an attempt has failed.
+-- Example: an execution in `due` whose time has come is QUEUED. One whose time has not come is SCHEDULED, or RETRYING
+-- if an attempt has failed.
 
 -- Whether a stored job has this name prefix and this label (`name:value`); null: any. If both are null, it is not
 -- parsed.

@@ -1,7 +1,7 @@
 -- Waits: handlers that wait for an outside system (`ctx.wait_for_completion`). The handler does not stay in memory: the
 -- execution is AWAITING, as one that its target has accepted (awaiting.sql), and when the outside system reports with
--- its token, or the time is over, it is due again, in the same attempt. The handler then runs from its top, asks for the
--- same wait, and gets the report.
+-- its token, or the time is over, it is due again, in the same attempt. The handler then runs from its top, asks for
+-- the same wait, and gets the report.
 
 -- The wait of an execution by its name; with p_waits it is opened, if nothing was reported yet. A wait that does not
 -- exist gets the token p_token. `held` is false if the session does not hold the execution under this fence: then
@@ -24,8 +24,8 @@ begin
   returning w.token, w.outcome, w.value into token, outcome, value;
 end $$;
 
--- Notes what an outside system reports, and resumes the execution if it waits for that. Returns the outcome that counts,
--- which is another one if something was reported before.
+-- Notes what an outside system reports, and resumes the execution if it waits for that. Returns the outcome that
+-- counts, which is another one if something was reported before.
 create or replace function hourbell.report_wait(
   p_id bigint, p_name text, p_outcome text, p_value json, p_now timestamptz
 ) returns text
@@ -72,8 +72,8 @@ begin
   update hourbell.waits set is_open = false where id = any (ids) and outcome is not null;
 end $$;
 
--- Ends waits whose time is over, and resumes what could not be resumed when it was reported. Returns how many executions
--- it has examined.
+-- Ends waits whose time is over, and resumes what could not be resumed when it was reported. Returns how many
+-- executions it has examined.
 create or replace function hourbell.end_waits(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

@@ -12,7 +12,8 @@
 -- For libraries. Creates jobs, all or none, and returns a row for each: its place (from 1), its id, `created` or `kept`
 -- (on_duplicate is keep, and `holder` has the unique key). If something is refused, nothing is created, no error is
 -- raised, and the rows are those that were refused: `invalid`, `unknown_task`, `unknown_queue`, `unknown_tenant`,
--- `duplicate` (by `holder`), `busy` (another transaction locks a unique key or a quota), `over_quota`.
+-- `duplicate` (by `holder`), `busy` (another open transaction has locked the `unique_key` of one of the jobs, the
+-- `idempotency_key` or the `quota` of a tenant; `detail` says which of the three), `over_quota`.
 --   terms        a JSON array of what jobs have in common: task, tenant, queue, priority, delay_seconds,
 --                timeout_seconds, retry_policy, delivery, expires_at or expires_in_seconds (after the time of the job),
 --                deadline_seconds, concurrency_key, concurrency_limit, on_duplicate, labels, notify,
@@ -32,7 +33,8 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transa
 $$;
 
 -- For people: creates one job and returns its id, or raises an error with a SQLSTATE from HB001 to HB007, a detail and
--- a hint. What is not given comes from the options that a worker of the task has declared. A unique key is one of the
+-- a hint. What is not given comes from the options that a worker of the task has declared; labels are added to the
+-- declared ones. A unique key is one of the
 -- task: another task may have a job with the same one.
 create or replace function hourbell.enqueue(
   task text, payload json default '{}', at timestamptz default null, delay interval default null,
@@ -58,7 +60,7 @@ begin
       'delay_seconds', extract(epoch from delay)::float8, 'timeout_seconds', ceil(extract(epoch from timeout))::int,
       'retry_policy', retry, 'expires_at', expires_at, 'deadline_seconds', ceil(extract(epoch from deadline))::int,
       'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'on_duplicate', on_duplicate,
-      'labels', labels, 'notify', notify)))::text,
+      'labels', coalesce(declared -> 'labels', '{}') || nullif(labels::jsonb, 'null'), 'notify', notify)))::text,
     array[payload::text], null, array[at], array[task || ':' || unique_key], ('role ' || session_user) collate "default");
   case made.outcome
     when 'created', 'kept' then
@@ -84,7 +86,11 @@ begin
         detail = format('That job is %s. Nothing was enqueued.', made.detail),
         hint = 'on_duplicate => ''keep'' returns it, ''replace'' takes its place while it waits.';
     when 'busy' then
-      raise exception using errcode = 'HB006', message = 'another open transaction is enqueueing with this key or quota',
+      raise exception using errcode = 'HB006',
+        message = case made.detail
+          when 'quota' then 'another open transaction is creating jobs under the quota of the tenant'
+          when 'unique_key' then format('another open transaction holds the unique key %s', unique_key)
+          else made.detail end,
         detail = 'Nothing was enqueued.', hint = 'Repeat the transaction.';
     else
       raise exception using errcode = 'HB007', message = format('tenant %s has used up its quota of jobs', made.detail),

@@ -1,4 +1,5 @@
--- What needs attention. Every search stops at a bound. $1 is a moment; $2 the tenant, null: all, where nothing else is said.
+-- What needs attention. Every search stops at a bound. $1 is a moment; $2 the tenant, null: all, where nothing else is
+-- said.
 
 -- name: broken
 -- Timetables that the leader cannot compute, with one of their jobs and up to 1,000 of them.

@@ -15,8 +15,8 @@ left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
 
 -- name: overdue
--- Executions of webhooks that were not completed in time, at most $2. claimed_at is null if one has ended and its outcome
--- was not noted here.
+-- Executions of webhooks that were not completed in time, at most $2. claimed_at is null if one has ended and its
+-- outcome was not noted here.
 select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by,
   hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
 from (

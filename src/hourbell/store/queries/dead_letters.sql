@@ -1,8 +1,8 @@
 -- Dead letters: the statements of list, read, replay, retry and purge.
 
--- Lists, without attempts and jobs, newest death first, before ($1, $2): the first $3 rows that are `wanted`, among the $4
--- newest, and the last of these if the walk ends there (engine/views/pages.py). $5: no death before
--- this; $6: the reason or null.
+-- Lists, without attempts and jobs, newest death first, before ($1, $2): the first $3 rows that are `wanted`, among the
+-- $4 newest, and the last of these if the walk ends there (engine/views/pages.py). $5: no death before this; $6: the
+-- reason or null.
 
 -- name: list_letters
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,

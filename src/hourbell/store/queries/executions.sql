@@ -118,8 +118,8 @@ select exists (
 -- (engine/views/pages.py). $5 the tenant, $6 the statuses of those that have not ended, $7 the queue,
 -- $8 a label of the job as `name:value`, $9 the codes of those that have ended, $10 now, $11 the
 -- reason; each of $5 to $9 and $11 may be null. $12: whether any that has not ended is asked for.
--- Executions that are only planned ahead are left out. Cheap conditions come first: an execution without an ended attempt
--- is not RETRYING, wherever it is.
+-- Executions that are only planned ahead are left out. Cheap conditions come first: an execution without an ended
+-- attempt is not RETRYING, wherever it is.
 
 -- name: list_all
 select e.*, s.*,

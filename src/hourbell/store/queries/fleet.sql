@@ -3,8 +3,10 @@
 -- name: leader
 -- The leader's lease and term, its process, and the moment from which on a timetable is not planned. $1 now.
 select l.epoch, l.node, l.renewed_at, l.expires_at, t.began_at, n.name, n.drift_ms,
-  (select count(*)::int from hourbell.terms as c where c.began_at > $1::timestamptz - interval '1 hour') as changes_in_1h,
-  (select count(*)::int from hourbell.terms as c where c.began_at > $1::timestamptz - interval '1 day') as changes_in_24h,
+  (select count(*)::int from hourbell.terms as c
+    where c.began_at > $1::timestamptz - interval '1 hour') as changes_in_1h,
+  (select count(*)::int from hourbell.terms as c
+    where c.began_at > $1::timestamptz - interval '1 day') as changes_in_24h,
   (select plan_from from hourbell.timetables where plan_from is not null order by plan_from limit 1) as not_planned
 from hourbell.leadership as l
 left join hourbell.terms as t on t.epoch = l.epoch
@@ -74,7 +76,7 @@ from (
 group by 1, 2, 3
 
 -- name: report_node
--- A process says that it lives.
+-- Records a heartbeat of a process.
 insert into hourbell.nodes
   (id, name, roles, version, tz_version, started_at, seen_at, drift_ms, connections, max_connections, circuits)
 values ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9, $10::text::jsonb)
@@ -82,7 +84,7 @@ on conflict (id) do update set seen_at = excluded.seen_at, drift_ms = excluded.d
   connections = excluded.connections, max_connections = excluded.max_connections, circuits = excluded.circuits
 
 -- name: delete_node
--- A process that ends says so.
+-- Removes a process that shuts down.
 delete from hourbell.nodes where id = $1
 
 -- name: nodes
@@ -103,7 +105,8 @@ order by c.since, c.host, c.endpoint nulls first limit 500
 
 -- name: workers
 -- Sessions, the newest first, before $1, at most $2.
-select s.*, array(select name from hourbell.queues as q where q.id = any (s.queues) order by name limit 1000) as queue_names,
+select s.*, array(select name from hourbell.queues as q where q.id = any (s.queues) order by name limit 1000)
+  as queue_names,
   array(
     select name from hourbell.tasks as t where t.id = any (s.tasks)
     union all select '@webhook' where hourbell.task_webhook() = any (s.tasks) order by 1 limit 1000) as task_names,
@@ -113,8 +116,8 @@ from (
 order by s.id desc
 
 -- name: past_workers
--- Sessions that have ended since $4, among the last 10,000, the newest first, before $1, at most $2; $3: only those that
--- were lost. They are kept for as long as the ledger, so they are found by their end.
+-- Sessions that have ended since $4, among the last 10,000, the newest first, before $1, at most $2; $3: only those
+-- that were lost. They are kept for as long as the ledger, so they are found by their end.
 select id, worker, ended_at, returned
 from (
   select id, worker, ended_at, returned from hourbell.past_sessions where ended_at > $4
@@ -122,7 +125,8 @@ from (
 where id < $1 and (not $3 or returned is not null) order by id desc limit $2
 
 -- name: worker
-select s.*, array(select name from hourbell.queues as q where q.id = any (s.queues) order by name limit 1000) as queue_names,
+select s.*, array(select name from hourbell.queues as q where q.id = any (s.queues) order by name limit 1000)
+  as queue_names,
   array(
     select name from hourbell.tasks as t where t.id = any (s.tasks)
     union all select '@webhook' where hourbell.task_webhook() = any (s.tasks) order by 1 limit 1000) as task_names,

@@ -21,8 +21,8 @@ from (
 group by 1 order by 1
 
 -- name: waiting_in
--- The executions that `waiting` counts in ($1, $2], of the tenant $4 (null: of all): the first $3 of each tier by time, among
--- $5 rows and as many slabs of it. `is_last`: the last that was examined, `wanted` or not: there may be others.
+-- The executions that `waiting` counts in ($1, $2], of the tenant $4 (null: of all): the first $3 of each tier by time,
+-- among $5 rows and as many slabs of it. `is_last`: the last that was examined, `wanted` or not: there may be others.
 select w.wanted, w.is_last, e.id, coalesce(e.job, e.id) as job, w.run_at, s.name as tenant_name,
   coalesce((select name from hourbell.jobs as j where j.id = e.job), e.spec::json ->> 'name') as job_name
 from (
@@ -43,8 +43,8 @@ cross join lateral (select * from hourbell.executions as e where e.id = w.id off
 cross join lateral (select name from hourbell.tenants as s where s.id = e.tenant offset 0) as s
 
 -- name: members_at
--- The jobs of the timetables $1 that are due with them at the moments $2, of the tenant $3 (null: of all): the first $4 by time,
--- among $5 memberships of each timetable.
+-- The jobs of the timetables $1 that are due with them at the moments $2, of the tenant $3 (null: of all): the first $4
+-- by time, among $5 memberships of each timetable.
 select w.at as run_at, m.job, j.name as job_name, s.name as tenant_name
 from (select * from unnest($1::bigint[], $2::timestamptz[]) as w(timetable, at) order by w.at) as w
 cross join lateral (

@@ -7,8 +7,9 @@ select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
 -- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10, $11 and $13 to $15,
--- numbers, as the text of an array; $16, their specs, as lines, because JSON has no line break inside. (What convert_from
--- returns has the collation "C", and a function takes the collation of its arguments: it could not use indexes of text.)
+-- numbers, as the text of an array; $16, their specs, as lines, because JSON has no line break inside. (What
+-- convert_from returns has the collation "C", and a function takes the collation of its arguments: it could not use
+-- indexes of text.)
 select *, hourbell.take_ended() as ended from hourbell.create_jobs(
   $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12, $13::text::bigint[], $14::text::int[],
   $15::text::int[], string_to_array(convert_from($16, 'UTF8') collate "default", E'\n'), $17, $18, $19)
@@ -62,7 +63,8 @@ known as materialized (
 made as (
   insert into hourbell.timetables
     (rule, zone, dst_gap, dst_overlap, planned_through, next_fire_at, plan_from, tz_version)
-  select rule, zone, dst_gap, dst_overlap, $5, first, first, $7 from asked where k not in (select k from known) order by k
+  select rule, zone, dst_gap, dst_overlap, $5, first, first, $7 from asked where k not in (select k from known)
+    order by k
   on conflict (rule, zone, dst_gap, dst_overlap) do nothing returning id, rule, zone, dst_gap, dst_overlap)
 select k, id from known
 union all
@@ -90,8 +92,8 @@ select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants 
 where j.id = any ($1)
 
 -- name: one_time
--- Those of the jobs $1 that are one-time jobs; recorded_at: if it has ended. (`offset 0`: look up by id only. The index of one-time
--- jobs begins with the tenant, and the planner may walk all of it.)
+-- Those of the jobs $1 that are one-time jobs; recorded_at: if it has ended. (`offset 0`: look up by id only. The index
+-- of one-time jobs begins with the tenant, and the planner may walk all of it.)
 select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, o.recorded_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   hourbell.one_time_status(exists (select from hourbell.paused as h where h.id = e.id), o.fate) as status
@@ -113,7 +115,7 @@ select hourbell.requeue(array[$1::bigint])
 select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
 from (
   select j.*, row_number() over (order by j.id desc) as pos,
-    coalesce(j.status = $4::smallint, j.status <> 3) and ($5::smallint is null or j.queue = $5)
+    coalesce(j.status = $4::smallint, j.status <> hourbell.job_cancelled()) and ($5::smallint is null or j.queue = $5)
       and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
   from (select * from hourbell.jobs where id < $1 order by id desc limit $3) as j) as j
 where j.wanted or j.pos = $3
@@ -157,8 +159,8 @@ select count(*)::int as n from (
   select from hourbell.jobs where name collate "C" >= $1 and name collate "C" < $2 limit $3) as j
 
 -- name: list_recurring_named
--- As list_recurring, where fewer than $3 jobs have names from $6 on and before $9: all of these are read, by their index.
--- $8 the tenant, null: all.
+-- As list_recurring, where fewer than $3 jobs have names from $6 on and before $9: all of these are read, by their
+-- index. $8 the tenant, null: all.
 select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
 from (
   select j.*, n.pos
@@ -169,7 +171,8 @@ from (
       where name collate "C" >= $6 and name collate "C" < $9 and id < $1 limit $3) as n) as n
   cross join lateral (
     select *, true as wanted from hourbell.jobs as j where j.id = n.id
-      and coalesce(j.status = $4::smallint, j.status <> 3) and ($5::smallint is null or j.queue = $5)
+      and coalesce(j.status = $4::smallint, j.status <> hourbell.job_cancelled())
+        and ($5::smallint is null or j.queue = $5)
       and ($8::int is null or j.tenant = $8) and hourbell.is_wanted(j.spec, null, $7) offset 0) as j) as j
 order by j.id desc limit $2
 
@@ -185,7 +188,8 @@ from (
     select * from hourbell.executions where id < $1 order by id desc limit $3) as e
   left join lateral hourbell.end_of(case when e.job is null then e.id end) as o on true
   cross join lateral (select hourbell.one_time_status(
-    e.job is null and exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
+    e.job is null and exists (select from hourbell.paused as h where h.id = e.id offset 0),
+      o.fate) as status) as h) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 

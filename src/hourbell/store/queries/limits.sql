@@ -52,7 +52,8 @@ select p.kind, p.key,
   end as holder,
   l.max_concurrency <= h.in_use as full, l.rate,
   case when p.kind <> hourbell.blocker_job() then h.in_use end as in_use,
-  case p.kind when hourbell.blocker_concurrency_key() then (select e.key_limit from hourbell.executions as e where e.id = p.id)
+  case p.kind when hourbell.blocker_concurrency_key()
+    then (select e.key_limit from hourbell.executions as e where e.id = p.id)
     else l.max_concurrency end as max_in_use,
   case when l.rate is not null then hourbell.next_token_at(p.kind, p.key, $2) + make_interval(secs => (
     select count(*) from (
@@ -71,9 +72,9 @@ cross join lateral (
 where p.id = $1
 
 -- name: waits
--- What the executions $1, whose time has come, wait for: whether a live session serves their queue ($3, in the same order);
--- the kind of the blocker under which they are parked, and how much room it has; whether they are suspects. $2 now.
--- Each blocker is read once, however many executions wait for it.
+-- What the executions $1, whose time has come, wait for: whether a live session serves their queue ($3, in the same
+-- order); the kind of the blocker under which they are parked, and how much room it has; whether they are suspects. $2
+-- now. Each blocker is read once, however many executions wait for it.
 with wanted as materialized (
   select w.id, w.queue, p.kind, p.key
   from unnest($1::bigint[], $3::text[]) as w(id, queue)
@@ -85,7 +86,8 @@ queues as materialized (
 blockers as materialized (
   select b.kind, b.key, l.rate is not null as has_rate, l.max_concurrency is not null and l.max_concurrency <= (
     select count(*) from (
-      select from hourbell.limit_holds as h where h.kind = b.kind and h.key = b.key limit l.max_concurrency) as h) as is_full,
+      select from hourbell.limit_holds as h where h.kind = b.kind and h.key = b.key limit l.max_concurrency) as h)
+        as is_full,
     b.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), b.key) as lacks_task
   from (select distinct kind, key from wanted where kind is not null) as b
   left join hourbell.limits as l on l.kind = b.kind and l.key = b.key)

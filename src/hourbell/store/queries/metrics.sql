@@ -1,9 +1,9 @@
 -- Metrics: what the leader reads of the whole cell. Every part stops at a bound: a count is that many or more.
 
 -- name: cell
--- $1 is now. The epoch; live workers; how late the planner is, if executions should be planned up to $2; timetables that
--- the leader cannot compute, and the jobs attached to them; dead letters; sessions that expired before $3. Each up to $4. The time of the
--- oldest claim that is not settled: in a session it is the one with the lowest fence.
+-- $1 is now. The epoch; live workers; how late the planner is, if executions should be planned up to $2; timetables
+-- that the leader cannot compute, and the jobs attached to them; dead letters; sessions that expired before $3. Each up
+-- to $4. The time of the oldest claim that is not settled: in a session it is the one with the lowest fence.
 select
   (select epoch from hourbell.leadership) as epoch,
   (select count(*)::int from hourbell.sessions where id > 0 and expires_at > $1) as workers,
@@ -44,8 +44,9 @@ where s.id > 0 and s.expires_at > $1
 group by q.queue
 
 -- name: waiting
--- $1 is now. What waits for its time, and what waits for the gate, by queue and priority: up to $2 rows and $2 slabs of each tier,
--- the first ones. A tier is read from its mark on, as the gate reads it: before it there may be many dead rows.
+-- $1 is now. What waits for its time, and what waits for the gate, by queue and priority: up to $2 rows and $2 slabs of
+-- each tier, the first ones. A tier is read from its mark on, as the gate reads it: before it there may be many dead
+-- rows.
 select d.queue, d.priority, d.is_due, sum(d.n)::int as n, min(d.run_at) filter (where d.is_due) as oldest
 from generate_series(0, 15) as tier
 cross join lateral (
@@ -119,8 +120,8 @@ select k.kind, (
 from unnest($2::smallint[]) as k(kind)
 
 -- name: run_seconds
--- How long a run took on average, by queue, as counted from the minute $1 on; $2 is now. The newest count most: a minute
--- counts half as much as one that is five minutes newer.
+-- How long a run took on average, by queue, as counted from the minute $1 on; $2 is now. The newest count most: a
+-- minute counts half as much as one that is five minutes newer.
 select q.queue, sum(q.seconds * w.weight) / sum(q.runs * w.weight) as seconds
 from hourbell.minutes as m
 cross join lateral unnest(m.queues, m.queue_runs, m.queue_seconds) as q(queue, runs, seconds)

@@ -2,7 +2,8 @@
 
 -- name: insert
 insert into hourbell.operations
-  (id, tenant, only_tenant, act, filter, reason, until, rate, actor, created_at, updated_at, continue_at, position, total,
+  (id, tenant, only_tenant, act, filter, reason, until, rate, actor, created_at, updated_at, continue_at, position,
+    total,
    total_at_least)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $10, $11, $12, $13)
 
@@ -27,16 +28,16 @@ select o.*, (select name from hourbell.tenants as t where t.id = o.only_tenant) 
 from hourbell.operations as o where o.continue_at <= $1 order by o.continue_at limit 1
 
 -- name: lock
--- First in the transaction of a batch: no row if the operation has ended, or if the batch $2 was already committed. $3 and
--- $4: the node and the epoch of the leader.
+-- First in the transaction of a batch: no row if the operation has ended, or if the batch $2 was already committed. $3
+-- and $4: the node and the epoch of the leader.
 select o.id from hourbell.check_epoch($3, $4) as epoch
 cross join lateral (
   select id from hourbell.operations as o
   where o.id = $1 and o.batches = $2 and o.continue_at is not null for no key update) as o
 
 -- name: record_batch
--- $2 now; $3 the position, null: that was all; $4 done and $5 left by this batch; $6 when to continue; $7 until when the
--- replayed executions fall due.
+-- $2 now; $3 the position, null: that was all; $4 done and $5 left by this batch; $6 when to continue; $7 until when
+-- the replayed executions fall due.
 update hourbell.operations as o
 set batches = o.batches + 1, position = $3, done = o.done + $4, updated_at = $2, paced_until = $7,
   left_over = coalesce((
@@ -56,8 +57,8 @@ set state = $3, error = $4, continue_at = null, updated_at = $2, ended_at = $2
 where id = $1 and continue_at is not null returning id
 
 -- name: postpone
--- Continue the operation $1, of which $2 batches were committed, at $3. It waits for no lock: a transaction that has the row
--- ends the operation or continues it.
+-- Continue the operation $1, of which $2 batches were committed, at $3. It waits for no lock: a transaction that has
+-- the row ends the operation or continues it.
 update hourbell.operations set continue_at = $3
 where id = any (array(
   select id from hourbell.operations where id = $1 and batches = $2 and continue_at is not null

@@ -23,7 +23,7 @@ where not exists (select from hourbell.pauses as p where p.job = w.job offset 0)
 -- The first $2 pauses to look at by $1: whether the job is still paused, and the version of the job. A pause that is
 -- changed later gives the job another version.
 select p.job, p.until, p.look_at, coalesce(j.version, e.version) as version,
-  coalesce(j.status = 1, e.id is not null) as is_paused
+  coalesce(j.status = hourbell.job_paused(), e.id is not null) as is_paused
 from (select * from hourbell.pauses where look_at <= $1 order by look_at limit $2) as p
 left join lateral (select version, status from hourbell.jobs as j where j.id = p.job offset 0) as j on true
 left join lateral (

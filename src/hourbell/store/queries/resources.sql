@@ -132,7 +132,8 @@ select w.tenant, jobs.n + one_time.live as jobs, greatest(jobs.n, one_time.exami
   (select count(*) from running as r where r.tenant = w.tenant) as running,
   (select count(*) from running) as running_examined,
   (select count(*) from (
-    select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = w.tenant limit $2) as p) as parked,
+    select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = w.tenant limit $2) as p)
+      as parked,
   (select count(*) from unplanned as u where u.tenant = w.tenant and exists (
     select from hourbell.jobs as j where j.id = u.job and j.version = u.version
       and j.status = hourbell.job_scheduled() offset 0)) as not_planned,
@@ -152,12 +153,12 @@ cross join lateral (
       order by e.tenant desc, e.id desc limit $2) as e) as e) as one_time
 
 -- name: waiting
--- Executions of the tenants $1 whose time has come and that have not started; $2 is now. Only due rows and rows parked under
--- a tenant say whose they are. So they are counted among $3 of the cell: as many due rows, executions of due slabs, ready
--- ones, suspects, and ones parked under other blockers; and $4 of each tenant parked under its own limits. `examined_all`: none
--- of these bounds was reached. Each place is read in the order in which it is served, which is fair: what is left out
--- belongs to tenants with many. (Tiers of a lower level come first, and the share of a queue is $3 by the number of
--- queues and priorities that have something ready, of at most 1,000 queues.)
+-- Executions of the tenants $1 whose time has come and that have not started; $2 is now. Only due rows and rows parked
+-- under a tenant say whose they are. So they are counted among $3 of the cell: as many due rows, executions of due
+-- slabs, ready ones, suspects, and ones parked under other blockers; and $4 of each tenant parked under its own limits.
+-- `examined_all`: none of these bounds was reached. Each place is read in the order in which it is served, which is
+-- fair: what is left out belongs to tenants with many. (Tiers of a lower level come first, and the share of a queue is
+-- $3 by the number of queues and priorities that have something ready, of at most 1,000 queues.)
 with heads as materialized (
   select q.id as queue, p.priority, v.v
   from (select id from hourbell.queues order by id limit 1000) as q
@@ -170,7 +171,8 @@ with heads as materialized (
 part as materialized (select $3::int / greatest(count(*), 1)::int + 1 as most from heads),
 tiers as materialized (
   select t.tier, coalesce((
-    select due_from from hourbell.due_marks as m where m.tier = t.tier order by pass desc limit 1), '-infinity') as due_from
+    select due_from from hourbell.due_marks as m where m.tier = t.tier order by pass desc limit 1),
+      '-infinity') as due_from
   from generate_series(0, 15) as t(tier)),
 ready as materialized (
   select h.queue, h.priority, r.id from heads as h
@@ -188,16 +190,19 @@ own as materialized (
   select w.tenant, p.n from unnest($1::int[]) as w(tenant)
   cross join lateral (
     select count(*) as n from (
-      select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = w.tenant limit $4) as p) as p),
+      select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = w.tenant
+        limit $4) as p) as p),
 due as materialized (
   select d.tenant from tiers as t cross join lateral (
     select tenant from hourbell.due
-    where hourbell.tier(priority, flags) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at limit $3) as d
+    where hourbell.tier(priority, flags) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at
+      limit $3) as d
   limit $3),
 slabs as materialized (
   select d.tenant from tiers as t cross join lateral (
     select i.tenant from hourbell.due_slabs as d cross join lateral unnest(d.tenants) as i(tenant)
-    where hourbell.tier(priority, flags) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at limit $3) as d
+    where hourbell.tier(priority, flags) = t.tier and run_at >= t.due_from and run_at <= $2 order by run_at
+      limit $3) as d
   limit $3),
 found as materialized (
   select f.tenant, count(*) as n from (
@@ -207,7 +212,8 @@ found as materialized (
     cross join lateral (select tenant from hourbell.executions as e where e.id = w.id offset 0) as e) as f
   group by f.tenant)
 select o.tenant, o.n + coalesce((select n from found as f where f.tenant = o.tenant), 0) as waiting,
-  o.n < $4 and (select count(*) from due) < $3 and (select count(*) from slabs) < $3 and (select count(*) from suspects) < $3
+  o.n < $4 and (select count(*) from due) < $3 and (select count(*) from slabs) < $3
+    and (select count(*) from suspects) < $3
   and not exists (select from ready group by queue, priority having count(*) >= (select most from part))
   and not exists (select from parked group by kind having count(*) >= $3 / 5)
   and (select count(*) from (select from hourbell.queues limit 1001) as q) <= 1000 as examined_all

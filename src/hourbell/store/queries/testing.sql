@@ -1,8 +1,8 @@
 -- The testing kit: what there is to do at a moment of virtual time, and what has been enqueued.
 
 -- name: agenda
--- Sets the virtual clock to $1, and returns the kinds of work that there is to do then; `next`: when there will be more,
--- and `next_work`, of which kinds. So the agenda of the next event is known without asking again.
+-- Sets the virtual clock to $1, and returns the kinds of work that there is to do then; `next`: when there will be
+-- more, and `next_work`, of which kinds. So the agenda of the next event is known without asking again.
 -- $2: the session of the worker of the test, which is renewed whenever that matters and so never expires.
 -- The leader looks at groups now and then; here it looks as soon as all members of one have ended.
 with moved as (update hourbell.virtual_clock set now = $1),
@@ -20,7 +20,8 @@ later (kind, at) as materialized (values
   ('planning', (select min(plan_from) from hourbell.timetables where plan_from > $1)),
   ('deadlines', (select min(at) + interval '1 millisecond' from hourbell.deadlines where at >= $1)),
   ('ending', (select min(until) from hourbell.memberships where until > $1)),
-  ('expired', (select min(expires_at) from hourbell.sessions where expires_at > $1 and id > 0 and id is distinct from $2)),
+  ('expired', (select min(expires_at) from hourbell.sessions
+               where expires_at > $1 and id > 0 and id is distinct from $2)),
   ('overdue', (select min(until) from hourbell.awaiting where until > $1 and outcome is null)),
   ('pauses', (select min(look_at) from hourbell.pauses where look_at > $1)),
   ('monitors', (select min(check_at) from hourbell.monitors where check_at > $1)))
@@ -64,7 +65,7 @@ from hourbell.executions as e
 join hourbell.tasks as n on n.id = -e.target
 join hourbell.tenants as t on t.id = e.tenant
 join hourbell.queues as q on q.id = e.queue
-left join hourbell.unique_keys as k on k.job = e.id and k.space = 0
+left join hourbell.unique_keys as k on k.job = e.id and k.space = hourbell.key_space_unique()
 left join lateral hourbell.end_of(e.id) as o on true
 cross join hourbell.slab_index(null, true) as i
 left join lateral hourbell.location_of(e, i.ids, i.slabs, o.recorded_at is null, hourbell.clock()) as w on true
@@ -72,7 +73,7 @@ where n.name = any (coalesce(cast({} as text[]), array[n.name]))
 order by e.run_at, e.id
 
 -- name: expire_session
--- Ends the lease of the session $1, as if its worker had not been heard of.
+-- Ends the lease of the session $1, as if its worker had stopped sending heartbeats.
 update hourbell.sessions set expires_at = hourbell.clock() where id = $1
 
 -- name: problems
