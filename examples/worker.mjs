@@ -61,9 +61,9 @@ async function run({ execution_id: id, fence_token, timeout_seconds, action }) {
     outcome = { status: "FAILED", error: String(error), error_kind: limit.aborted ? "timeout" : error.name };
   }
   try {
-    if (abort.signal.aborted) {
-      await post(`/executions/${id}/release`, { ...call, interrupted: true });
-    } else if (!stop.signal.aborted) {
+    if (outcome.status === "FAILED" && (abort.signal.aborted || stop.signal.aborted)) {
+      await post(`/executions/${id}/release`, { ...call, interrupted: true }); // no attempt is used
+    } else {
       const duration_ms = Math.round(performance.now() - began);
       await post(`/executions/${id}/complete`, { ...call, ...outcome, duration_ms });
       console.log(`${id}: ${outcome.result ?? outcome.error}`);
@@ -71,7 +71,7 @@ async function run({ execution_id: id, fence_token, timeout_seconds, action }) {
   } catch (error) {
     console.log(`${id} belongs to another worker by now: ${error.message}`);
   } finally {
-    running.delete(id);
+    if (running.get(id) === abort) running.delete(id); // a lost one may be running here again
   }
 }
 
@@ -84,9 +84,13 @@ async function heartbeats() {
       const { lost, cancelled } = await post("/executions/heartbeat", { session_token: session, execution_ids: ids });
       for (const id of [...lost, ...cancelled]) running.get(id)?.abort();
     } catch {
-      for (const abort of running.values()) abort.abort(); // 409: the session is lost, and all that it held
+      abortAll(); // 409: the session is lost, and all that it held
     }
   }
+}
+
+function abortAll() {
+  for (const abort of running.values()) abort.abort();
 }
 
 process.once("SIGINT", () => stop.abort());
@@ -112,8 +116,11 @@ while (left > 0 && !stop.signal.aborted) {
       runs.add(one);
     }
   } catch (error) {
-    if (error.status === 409) session = undefined; // lost: the next claim begins another
-    else if (!stop.signal.aborted) throw error;
+    if (error.status === 409) {
+      session = undefined; // lost: the next claim begins another, once all that it held has stopped
+      abortAll();
+      await Promise.all(runs);
+    } else if (!stop.signal.aborted) throw error;
   }
   while (running.size >= CAPACITY) await Promise.race(runs);
 }

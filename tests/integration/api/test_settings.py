@@ -146,11 +146,13 @@ async def test_what_waits_is_a_lower_bound_where_not_all_of_it_was_examined(
     many = [one_time(tenant_id="acme", schedule=NOW)] * 20
     await api.post("/api/v1/jobs/batch", [*many, one_time(tenant_id="beta", schedule=NOW)])
     examined = await waiting(api, "acme", "beta")
-    # Due executions of one moment are in no order: that of beta may be among the five.
-    assert examined in (
-        {"acme": ("at least", 5), "beta": ("at least", 0)},
-        {"acme": ("at least", 4), "beta": ("at least", 1)},
-    )
+    # Of due rows and of executions of slabs, five each are examined. The ids decide which is where: executions share a
+    # slab if the ids are of one block of 64. Those of one moment are in no order.
+    counted = [count for _, count in examined.values()]
+    assert [kind for kind, _ in examined.values()] == ["at least", "at least"]
+    assert counted[0] <= 20
+    assert counted[1] <= 1
+    assert 5 <= sum(counted) <= 10
     await dispatch.admit()
     # Ready executions are examined in the order in which they are served: the few of a tenant are among the first.
     assert await waiting(api, "acme", "beta") == {

@@ -2,12 +2,15 @@
 
 import re
 import urllib.request
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from integration.cli.conftest import Command
+from answers import opened
+from integration.cli.conftest import Command, eventually
 
 TWO = """
 owner: {owner}
@@ -279,3 +282,70 @@ def test_a_job_without_an_owner_is_adopted_and_the_plan_says_so(
     hourbell.good(*file.args)
     assert jobs(hourbell, file)["often"]["schedule"]["every_seconds"] == 600
     assert hourbell.good(*file.args).out == ""
+
+
+def test_what_the_server_refuses_is_named_and_the_other_jobs_are_applied(
+    hourbell: Command, file: File
+) -> None:
+    hourbell.good("tenants", "set", f"{file.owner}-full", "--max-jobs", "0")
+    file.replace("often\n", f"often\n    tenant_id: {file.owner}-full\n")
+    done = hourbell(*file.args)
+    assert done.code == 1
+    assert f"hourbell: {file.owner}-often: " in done.err
+    assert set(jobs(hourbell, file)) == {"nightly"}
+    shown = hourbell(*file.args, "-o", "json").json
+    assert [(one["change"], one["applied"]) for one in shown] == [("keep", True), ("create", False)]
+
+
+def test_a_one_time_job_that_has_ended_is_created_again_at_its_new_time(
+    hourbell: Command, file: File, url: str
+) -> None:
+    with opened(f"{url}/livez", timeout=30) as answer:
+        now = parsedate_to_datetime(answer.headers["Date"])  # in whole seconds
+    soon = (now + timedelta(seconds=2)).isoformat()
+    file.write(
+        f"""
+        owner: {file.owner}
+        jobs:
+          - name: {file.owner}-once
+            schedule: {{at: "{soon}"}}
+            action: {{type: WEBHOOK, url: "{url}/livez", method: GET}}
+        """
+    )
+    hourbell.good(*file.args)
+    first = jobs(hourbell, file)["once"]["job_id"]
+    get = ("jobs", "get", first, "-o", "json")
+    eventually(lambda: hourbell.good(*get).json["status"] == "COMPLETED")
+    assert changes(hourbell, file) == {"once": "passed"}
+    file.replace(soon, "2090-01-01T00:00:00Z")
+    assert "the previous one has ended" in hourbell.good(*file.args).out
+    label = f"hourbell.owner:{file.owner}"
+    listed = hourbell.good("jobs", "list", "--label", label, "--status", "scheduled", "-o", "json")
+    (again,) = listed.json
+    assert again["job_id"] != first
+    assert again["next_run_at"].startswith("2090-01-01")
+    assert changes(hourbell, file) == {"once": "keep"}
+
+
+def test_every_wrong_field_of_every_job_is_named_and_nothing_changes(
+    hourbell: Command, file: File
+) -> None:
+    file.replace("every_seconds: 600", "every_seconds: 0")
+    file.replace("0 2 * * *", "61 2 * * *")
+    file.replace("delays_seconds: [60, 300]", "max_retries: -1")
+    done = hourbell(*file.args)
+    assert done.code == 2
+    for wrong in (
+        "nightly: schedule.cron:",
+        "nightly: retry_policy.max_retries:",
+        "often: schedule.every_seconds:",
+    ):
+        assert f"{file.owner}-{wrong}" in done.err
+    assert jobs(hourbell, file) == {}
+
+
+def test_a_job_that_is_twice_in_a_file_is_an_error(hourbell: Command, file: File) -> None:
+    file.replace(f"{file.owner}-often", f"{file.owner}-nightly")
+    done = hourbell(*file.args)
+    assert (done.code, "appears twice" in done.err) == (2, True)
+    assert jobs(hourbell, file) == {}

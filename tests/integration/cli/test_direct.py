@@ -17,6 +17,7 @@ from hourbell.documents.keys import NewKey
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.api_keys import create_key
 from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.views import forecast
 from hourbell.security.access import KeyRole
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
@@ -50,6 +51,25 @@ async def test_a_job_is_created_explained_and_deleted_without_a_server(direct: C
     await on(direct, "jobs", "delete", job, "--yes")
     assert job not in await on(direct, "jobs", "list")
     assert "There is no job named nothing" in await on(direct, "jobs", "get", "nothing", good=False)
+
+
+@pytest.mark.parametrize(
+    ("bound", "says"),
+    [
+        ("_MAX_MEMBERS_OF_ONE", "This is an estimate: some schedules have too many jobs to count"),
+        ("_MAX_TIMETABLES", "Complete until 20"),
+    ],
+)
+async def test_a_forecast_says_what_it_leaves_out(
+    direct: Command, monkeypatch: pytest.MonkeyPatch, bound: str, says: str
+) -> None:
+    for minute in ("1", "1", "2", "3"):
+        create = ("jobs", "create", "hourly", "--cron", f"{minute} * * * *", "--task", "count")
+        await on(direct, *create)
+    whole = await asyncio.to_thread(direct.good, "forecast")
+    assert (says in whole.err, "executions; the busiest minute" in whole.err) == (False, True)
+    monkeypatch.setattr(forecast, bound, 2)
+    assert says in (await asyncio.to_thread(direct.good, "forecast")).err
 
 
 async def test_it_needs_no_key_where_servers_do_and_the_audit_trail_names_it(

@@ -204,9 +204,9 @@ async def pass_the_grace(engine: Engine, key: str) -> None:
     await eventually(is_retired, PATIENCE_SECONDS)
 
 
-async def ran_as(folder: Path, what: str, version: int) -> None:
+async def ran_as(folder: Path, what: str, version: int, times: int = 1) -> None:
     async def has() -> bool:
-        return any(declared == version for _, declared in ran(folder, what))
+        return [declared for _, declared in ran(folder, what)].count(version) >= times
 
     await eventually(has, PATIENCE_SECONDS)
 
@@ -219,6 +219,25 @@ async def superseded(engine: Engine, key: str) -> list[datetime]:
         f"app:shop/shop.{key}",
     )
     return [row["scheduled_for"] for row in rows]
+
+
+async def check_occurrences(engine: Engine, key: str, *steps: timedelta) -> None:
+    """Each version of its job has one row in the ledger for each of its steps, whether it ran or was superseded.
+
+    The ledger says what was planned: lateness does not matter.
+    """
+    rows = await engine.database.fetch(
+        "select l.job, l.version, l.scheduled_for from hourbell.ledger as l"
+        " join hourbell.jobs as j on j.id = l.job where j.name = $1 order by 1, 2, 3",
+        f"app:shop/shop.{key}",
+    )
+    versions = [
+        [row["scheduled_for"] for row in group]
+        for _, group in itertools.groupby(rows, lambda row: (row["job"], row["version"]))
+    ]
+    for step, times in zip(steps, versions, strict=True):
+        assert len(times) > 1, key
+        assert {after - before for before, after in itertools.pairwise(times)} == {step}, key
 
 
 def check_runs(
@@ -244,7 +263,7 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
     async with load(database) as enqueued:
         first = await fleet.start(1, count=WORKERS)
         for key in ("tick", "pulse", "old"):
-            await ran_as(folder, key, 1)
+            await ran_as(folder, key, 1, times=3)
         (new,) = await fleet.start(2)
         await first[0].stop()
         await ran_as(folder, "tick", 2)
@@ -254,13 +273,14 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
         deployed = [new, *await fleet.replace(first[1:], 2)]
         await pass_the_grace(engine, "old")
         for key in ("pulse", "new"):
-            await ran_as(folder, key, 2)
+            await ran_as(folder, key, 2, times=2)
         rolled_back = await fleet.replace(deployed, 1)
         await pass_the_grace(engine, "new")
 
         async def is_back() -> bool:
             return await is_active(engine, "old") and all(
-                ran(folder, key)[-1][1] == 1 for key in ("tick", "pulse")
+                [version for _, version in ran(folder, key)[-2:]] == [1, 1]
+                for key in ("tick", "pulse", "old")
             )
 
         await eventually(is_back, PATIENCE_SECONDS)
@@ -282,6 +302,10 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
         datetime.fromisoformat(at).second % 2 == 0 for at, v in ran(folder, "pulse") if v == 2
     )
     check_runs(ran(folder, "new"), [2], second)
+    await check_occurrences(engine, "tick", second, second, second)
+    await check_occurrences(engine, "pulse", second, 2 * second, second)
+    await check_occurrences(engine, "old", second, second)  # a new job after the rollback
+    await check_occurrences(engine, "new", second)
     old = Counter(at for at, _ in ran(folder, "old"))
     assert max(old.values()) == 1
     fates = await engine.database.fetch(

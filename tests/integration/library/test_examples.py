@@ -167,16 +167,17 @@ async def slow(ctx: Context) -> str:
 async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
     tmp_path: Path, database: str
 ) -> None:
+    text = (ROOT / "docs" / "library.md").read_text("utf-8").partition("## Workers\n")[2]
+    worker_of_page, up_of_page = (
+        line.split() for line in re.findall(r"^    (hourbell .*)$", text, re.MULTILINE)
+    )
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "tasks.py").write_text(WORKER_OF_OTHERS)
     (tmp_path / "shop" / "mail_tasks.py").write_text(TASKS_OF_OTHERS)
     env = environment(tmp_path, free_port()) | {"HOURBELL_DATABASE_URL": database}
     with (tmp_path / "worker.log").open("w") as log:
         worker = subprocess.Popen(
-            (
-                *("hourbell", "worker", "shop.tasks:app", "--queues", "mail,default"),
-                *("--concurrency", "50", "--name", "w1"),
-            ),
+            [*worker_of_page, "--name", "w1"],
             cwd=tmp_path,
             env=env,
             stdout=log,
@@ -202,10 +203,23 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
         assert (
             await connection.fetchval("select result::text from hourbell.outcomes") == '"drained"'
         )
-        await connection.close()
     finally:
         worker.kill()
         worker.wait()
+    with (tmp_path / "up.log").open("w") as log:
+        up = subprocess.Popen(up_of_page, cwd=tmp_path, env=env, stdout=log, stderr=log)
+    try:
+        until_said(tmp_path / "up.log", "Press Ctrl-C to drain and stop everything.", up)
+        await connection.execute("select hourbell.enqueue('shop.report')")
+        await eventually(
+            lambda: connection.fetchval("select count(*) = 2 from hourbell.outcomes"), 30
+        )
+        await connection.close()
+        up.terminate()
+        assert up.wait(60) == 0
+    finally:
+        up.kill()
+        up.wait()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import gzip
 import json
 import logging
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,10 @@ def compute(ctx: SyncContext) -> None:
         pass
 """
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text("utf-8")
+EXPORTING, CHANGING_LEVELS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 class Receiver:
@@ -144,18 +151,23 @@ async def test_a_system_exports_its_spans_by_otlp_and_logs_lines_with_ids_at_lev
     levels = tmp_path / "levels"
     levels.write_text("warning,tasks=info\n")
     port = free_port()
+    install, export, up = (shlex.split(line, comments=True) for line in EXPORTING.splitlines())
+    (extra,) = re.findall(r"hourbell\[(\w+)\]", install[-1])
+    assert extra in metadata("hourbell").get_all("Provides-Extra", [])
+    name, address = export[1].split("=")
+    assert (export[0], address) == ("export", "http://127.0.0.1:4318")
     env = {
         "HOURBELL_DATABASE_URL": database,
         "HOURBELL_DATA_DIR": str(tmp_path),
         "HOURBELL_PORT": str(port),
         "HOURBELL_LOG_LEVEL": f"@{levels}",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        name: receiver.url,
         "OTEL_BSP_SCHEDULE_DELAY": "1000",  # milliseconds
         "PYTHONPATH": str(tmp_path),
     }
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hourbell", "up", "shop:app"],
+            [sys.executable, "-m", *up, "shop:app"],
             env={**os.environ, **env},
             stdout=subprocess.DEVNULL,
             stderr=log,
@@ -190,6 +202,14 @@ async def test_a_system_exports_its_spans_by_otlp_and_logs_lines_with_ids_at_lev
             return bool(seen["status"] == "SUCCEEDED")
 
         await eventually(has_succeeded)
+        command = CHANGING_LEVELS.replace("/etc/hourbell/log-level", str(levels))
+        subprocess.run(["sh", "-ec", command.replace("4711", str(process.pid))], check=True)
+
+        async def is_read_again() -> bool:
+            read = [line for line in lines() if line["event"] == "log levels read"]
+            return len(read) == 2 and read[1]["levels"] == "info,webhooks=debug"
+
+        await eventually(is_read_again)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 60) == 0
     finally:
