@@ -234,6 +234,27 @@ def test_migrations_are_numbered_without_gaps() -> None:
     assert all(re.fullmatch(r"\d{4}_[a-z0-9_]+\.sql", name) for name in names)
 
 
+def sql_lines() -> list[tuple[str, str]]:
+    """The lines of the statements of the program, with their places; migrations never change."""
+    return [
+        (f"{path.relative_to(SQL)}:{number}", line)
+        for folder in ("functions", "public", "queries")
+        for path in sorted((SQL / folder).glob("*.sql"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+    ]
+
+
+def test_sql_fits_a_screen() -> None:
+    assert [place for place, line in sql_lines() if len(line) > 120] == []
+
+
+def test_codes_have_names_in_sql() -> None:
+    # What the numbers mean is in functions/codes.sql.
+    bare = re.compile(r"\b(status|fate|kind|space|origin|overlap) *(=|<>) *'?\d")
+    lines = [(place, line.partition("--")[0]) for place, line in sql_lines()]
+    assert [place for place, code in lines if bare.search(code)] == []
+
+
 def test_every_sql_function_is_called() -> None:
     defined = re.compile(r"create or replace function hourbell\.(\w+)")
     texts = [path.read_text() for path in sorted(SQL.rglob("*.sql"))]

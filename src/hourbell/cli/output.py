@@ -60,9 +60,9 @@ def counted(number: int, noun: str) -> str:
 
 
 class Progress:
-    """How far a long command is, on one line of the terminal; nothing if stderr is not a terminal.
+    """A progress line on stderr; nothing unless stderr is a terminal.
 
-    Whatever else is printed would follow on that line, so it is hidden before that and at the end of the block.
+    Call `hide` before other output; leaving the block hides it too.
     """
 
     def __init__(self, label: str, total: int | None = None) -> None:
@@ -79,7 +79,7 @@ class Progress:
         """Show how much is done."""
         if sys.stderr.isatty():
             self.hide()
-            line = progress_line(self._label, done, self._total, terminal_width() - 1)
+            line = progress_line(self._label, done, self._total, _width_of_stderr() - 1)
             click.echo(line, nl=False, err=True)
             self._shown = len(line)
 
@@ -162,8 +162,17 @@ def paint(text: str, word: str, color: bool) -> str:
 
 
 def terminal_width() -> int:
-    """The columns of the terminal."""
+    """The columns of the terminal of stdout."""
     return shutil.get_terminal_size().columns
+
+
+def _width_of_stderr() -> int:
+    """The columns of the terminal of stderr, also when stdout is a file."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        columns = 0
+    return columns or terminal_width()
 
 
 def table_lines(

@@ -78,7 +78,12 @@ LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
         ({"refused_schedules": ["a.b: no calendar x."]}, "schedules", Level.FAILURE, "a.b: no cal"),
         ({"workers": 0}, "workers", Level.FAILURE, "no live worker"),
         ({"expired_sessions": 1}, "workers", Level.FAILURE, "not returned"),
-        ({"late_queues": [LATE]}, "queues", Level.FAILURE, "7 of mail are due, the first for 90 s"),
+        (
+            {"late_queues": [LATE]},
+            "queues",
+            Level.FAILURE,
+            "7 in queue mail have been due for up to 90 s",
+        ),
         ({"without_task": 2}, "tasks", Level.WARNING, "2 executions"),
         ({"suspects": 1}, "suspects", Level.WARNING, "1 executions"),
         ({"notices": 1}, "notifications", Level.FAILURE, "1 notifications are late"),

@@ -252,7 +252,7 @@ def _functions(state: State) -> Finding:
     return _finding(
         "functions",
         count == 0,
-        f"{count} other builds are in use ({', '.join(others)})" if count else "one build in use",
+        f"other builds are in use: {', '.join(others)}" if count else "one build is in use",
         "This is expected during an upgrade. Otherwise find the processes that were not upgraded.",
         Level.WARNING,
     )
@@ -329,7 +329,7 @@ def _queues(state: State) -> Iterator[Finding]:
             else f"No live worker serves it. Start one with HOURBELL_WORKER_QUEUES={late.queue}."
         )
         age = round((state.now - late.since).total_seconds())
-        what = f"{late.executions} of {late.queue} are due, the first for {age} s"
+        what = f"{late.executions} in queue {late.queue} have been due for up to {age} s"
         yield Finding("queues", Level.FAILURE, what, advice)
 
 

@@ -8,7 +8,7 @@
 -- Then it works on one priority after the other, CRITICAL first:
 --   take      due rows, and slabs of `due_slabs` (`take_due_slabs`), oldest first
 --   misfires  late rows that their job's policy does not make up end as SKIPPED (misfires.sql)
---   slabs     those that no limit applies to become ready without being unpacked; the others become rows (`admit_slabs`)
+--   slabs     those that no limit applies to become ready without being unpacked; others become rows (`admit_slabs`)
 --   rows      dates excluded by a calendar end as SKIPPED (calendars.sql); overlapping runs are skipped or parked
 --             (overlaps.sql); rows that a key, a worker or a limit stops are parked (parking.sql) (`admit_rows`)
 --   ready     the rest gets tags (fairness.sql), is cut into slabs and inserted into `ready` (`make_ready`)

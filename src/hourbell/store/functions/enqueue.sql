@@ -62,7 +62,9 @@ begin
     end if;
     r.max_retries := cardinality(r.delays_seconds);
     r.backoff := 'LIST';
-    if r.max_retries < 1 or exists (select from unnest(r.delays_seconds) as d where d is null or d not between 0 and 604800) then
+    if r.max_retries < 1
+      or exists (select from unnest(r.delays_seconds) as d where d is null or d not between 0 and 604800)
+    then
       raise invalid_parameter_value using message = 'retry.delays_seconds must be from 0 to 604800';
     end if;
   end if;
@@ -133,7 +135,8 @@ language sql stable as $$
       ',"queue":"' || nullif(o.queue, 'default') || '"',
       ',"deadline_seconds":' || o.deadline_seconds,
       ',"labels":' || o.labels::text,
-      ',"concurrency_key":' || to_json(o.concurrency_key) || ',"concurrency_limit":' || coalesce(o.concurrency_limit, 1),
+      ',"concurrency_key":' || to_json(o.concurrency_key)
+        || ',"concurrency_limit":' || coalesce(o.concurrency_limit, 1),
       -- Ignored if it is not valid: a trace is never a reason to refuse a job.
       ',"traceparent":"' || case when hourbell.is_traceparent(o.traceparent) then o.traceparent end || '"',
       ',"trace_link":"' || case when hourbell.is_traceparent(o.trace_link) then o.trace_link end || '"',
@@ -144,7 +147,8 @@ language sql stable as $$
     o.deadline_seconds,
     case when o.concurrency_key is not null then hourbell.key_number(o.tenant, o.concurrency_key) end,
     coalesce(o.concurrency_limit, 1),
-    case when o.problem is null then make_interval(secs => coalesce(o.delay_seconds, 0)) end, o.expires_at, o.on_duplicate, o.notify, o.idempotency_key
+    case when o.problem is null then make_interval(secs => coalesce(o.delay_seconds, 0)) end, o.expires_at,
+    o.on_duplicate, o.notify, o.idempotency_key
   from (
     select o.*, k.id as task_id, q.id as queue_id, q.timeout_seconds as queue_timeout_seconds, w.id as tenant_id,
       w.max_jobs,
@@ -167,7 +171,8 @@ language sql stable as $$
         when o.expires_in_seconds not between 1 and 2592000 then 'expires_in must be from 1 second to 30 days'
         when o.concurrency_key is not null and not hourbell.is_line(o.concurrency_key, 200)
           then 'concurrency_key must be 1 to 200 printable characters'
-        when o.concurrency_limit is not null and o.concurrency_key is null then 'concurrency_limit needs a concurrency_key'
+        when o.concurrency_limit is not null and o.concurrency_key is null
+          then 'concurrency_limit needs a concurrency_key'
         when o.concurrency_limit not between 1 and 10000 then 'concurrency_limit must be from 1 to 10000'
         when o.labels is not null and hourbell.labels_problem(o.labels) is not null
           then hourbell.labels_problem(o.labels)
@@ -192,7 +197,8 @@ language sql stable as $$
           end as unknown,
           j.term ->> 'task' as task, coalesce(j.term ->> 'tenant', 'default') as tenant,
           coalesce(j.term ->> 'queue', 'default') as queue,
-          array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.term ->> 'priority', 'MEDIUM')) - 1 as priority,
+          array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.term ->> 'priority', 'MEDIUM')) - 1
+            as priority,
           (j.term ->> 'delay_seconds')::float8 as delay_seconds, (j.term ->> 'timeout_seconds')::int as timeout_seconds,
           coalesce(j.term ->> 'delivery', 'at_least_once') as delivery,
           (j.term ->> 'expires_at')::timestamptz as expires_at,
@@ -418,7 +424,8 @@ begin
       heads[t], p_payloads[1], tails[t], p_unique_keys[1], on_duplicates[t], first_at)];
     if not notifies[t] then first_at := null; end if;
     if p_unique_keys[1] is not null then
-      wanted := json_build_array(json_build_object('job', ids[1], 'request', 1, 'tenant', owners[t], 'space', 0,
+      wanted := json_build_array(json_build_object(
+        'job', ids[1], 'request', 1, 'tenant', owners[t], 'space', hourbell.key_space_unique(),
         'key', p_unique_keys[1], 'replaces', on_duplicates[t] = 'replace'));
     end if;
   else
@@ -464,7 +471,8 @@ begin
         array_agg(hourbell.enqueued_spec(
           heads[j.term], j.payload, tails[j.term], j.key, on_duplicates[j.term], j.run_at)),
         min(j.run_at) filter (where notifies[j.term]),
-        json_agg(json_build_object('job', j.id, 'request', 1, 'tenant', owners[j.term], 'space', 0, 'key', j.key,
+        json_agg(json_build_object(
+          'job', j.id, 'request', 1, 'tenant', owners[j.term], 'space', hourbell.key_space_unique(), 'key', j.key,
           'replaces', on_duplicates[j.term] = 'replace')) filter (where j.key is not null)
       into places, ids, instants, job_owners, job_settings, specs, first_at, wanted
       from (
@@ -493,7 +501,8 @@ begin
   begin
     select * into made from hourbell.create_jobs(
       now,
-      -- Below the deadlock timeout: two transactions that wait for each other's keys both learn that, and none is ended.
+      -- Below the deadlock timeout: two transactions that wait for each other's keys both get `busy`, and none is
+      -- ended.
       least(500, extract(epoch from current_setting('deadlock_timeout')::interval) * 500)::int, 2000, limited,
       owners[1:1], array[p_actor], array[once], array[sha256(convert_to(heads[1] || p_payloads[1], 'UTF8'))],
       array[json_build_object('job', ids[1])::text],
@@ -586,8 +595,8 @@ begin
           select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
             n.delay_seconds, (term ->> 'timeout_seconds')::int as timeout_seconds,
             coalesce((term ->> 'notify')::boolean, true) as notify,
-            (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(term ->> 'priority', 'MEDIUM')) - 1)::smallint
-              as priority
+            (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(term ->> 'priority', 'MEDIUM')) - 1)
+              ::smallint as priority
           from (select hourbell.clock() as now, (term ->> 'delay_seconds')::float8 as delay_seconds offset 0) as n
           offset 0) as x
         join hourbell.tasks as k on k.name = term ->> 'task'
@@ -661,7 +670,8 @@ declare
   holder record;
 begin
   select k.job, k.tenant into holder from hourbell.unique_keys as k
-  where k.tenant = (select id from hourbell.tenants where name = p_tenant) and k.space = 0 and k.key = p_key;
+  where k.tenant = (select id from hourbell.tenants where name = p_tenant)
+    and k.space = hourbell.key_space_unique() and k.key = p_key;
   if not found or hourbell.live_jobs(array[holder.job]) = '{}' then return 'ended'; end if;
   for try in 1 .. 3 loop
     case (select outcome from hourbell.cancel_execution(

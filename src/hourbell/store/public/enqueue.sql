@@ -25,7 +25,8 @@
 --   at           when the job runs; null: after delay_seconds of its term
 --   unique_keys  unique among the tenant's jobs that have not ended; null: none
 create or replace function hourbell.try_enqueue(
-  terms text, payloads text[], term_of int[] default null, at timestamptz[] default null, unique_keys text[] default null
+  terms text, payloads text[], term_of int[] default null, at timestamptz[] default null,
+  unique_keys text[] default null
 ) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transaction_session_timeout = 0 as $$
@@ -34,8 +35,7 @@ $$;
 
 -- For people: creates one job and returns its id, or raises an error with a SQLSTATE from HB001 to HB007, a detail and
 -- a hint. What is not given comes from the options that a worker of the task has declared; labels are added to the
--- declared ones. A unique key is one of the
--- task: another task may have a job with the same one.
+-- declared ones. A unique key is one of the task: another task may have a job with the same one.
 create or replace function hourbell.enqueue(
   task text, payload json default '{}', at timestamptz default null, delay interval default null,
   queue text default null, priority text default null, tenant text default null, unique_key text default null,
@@ -52,6 +52,9 @@ declare
 begin
   if at is not null and delay is not null then
     raise exception using errcode = 'HB001', message = 'at and delay exclude each other', hint = 'Give one of them.';
+  elsif unique_key = '' then
+    raise exception using errcode = 'HB001', message = 'unique_key must be 1 to 200 printable characters',
+      hint = 'Leave it out, or give it a value.';
   end if;
   select t.defaults::jsonb into declared from hourbell.tasks as t where t.name = task;
   select * into made from hourbell.enqueue_jobs(
@@ -60,8 +63,10 @@ begin
       'delay_seconds', extract(epoch from delay)::float8, 'timeout_seconds', ceil(extract(epoch from timeout))::int,
       'retry_policy', retry, 'expires_at', expires_at, 'deadline_seconds', ceil(extract(epoch from deadline))::int,
       'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'on_duplicate', on_duplicate,
-      'labels', coalesce(declared -> 'labels', '{}') || nullif(labels::jsonb, 'null'), 'notify', notify)))::text,
-    array[payload::text], null, array[at], array[task || ':' || unique_key], ('role ' || session_user) collate "default");
+      'notify', notify)) || case when nullif(labels::jsonb, 'null') is not null
+        then jsonb_build_object('labels', coalesce(declared -> 'labels', '{}') || labels::jsonb) else '{}' end)::text,
+    array[payload::text], null, array[at], array[task || ':' || unique_key],
+    ('role ' || session_user) collate "default");
   case made.outcome
     when 'created', 'kept' then
       return hourbell.job_text(made.job_id);
