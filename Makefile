@@ -1,7 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-PARALLEL := --numprocesses=4 --no-loadscope-reorder
+PARALLEL := --numprocesses=5 --no-loadscope-reorder
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 # Containers often forbid bytecode. Without it every test process rewrites all assertions, and every process that a test starts

@@ -46,7 +46,8 @@ stop() { # return the unfinished execution to the queue; no attempt is used
     exit 130
 }
 
-trap stop INT TERM
+trap stop INT
+trap 'left=0' TERM # finish what runs, and start no more
 echo "waiting for executions of greet at $url"
 while [ "$left" -gt 0 ]; do
     claim=$(post claim "{\"worker_id\": \"sh-$$\", \"capacity\": 1, \"tasks\": [\"greet\"],

@@ -264,14 +264,21 @@ class _Base(OfExecution):
         await asyncio.sleep(seconds)
         # In this order: a report that is kept from now on is either stored here, or starts a task.
         self._writing, self._late = self._late, None
-        with contextlib.suppress(StoreUnavailable):
+        try:
             await self._store_newest()
+        except StoreUnavailable:
+            if not (self._is_over or self._late) and self._loop is not None:
+                self._late = self._loop.create_task(self._report_late(PROGRESS_SECONDS))
 
     async def _store_newest(self) -> None:
         report, self._newest = self._newest, None
         if report is not None and self._worker is not None:
             self._progress_at = time.monotonic() + PROGRESS_SECONDS
-            await self._worker.note_progress(self._claimed, report)
+            try:
+                await self._worker.note_progress(self._claimed, report)
+            except StoreUnavailable:
+                self._newest = self._newest or report  # unless there is a newer one by now
+                raise
 
     def _end_reports(self) -> None:
         """Store no more reports: the run has ended, and its progress is no longer shown."""

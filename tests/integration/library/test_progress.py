@@ -8,6 +8,7 @@ import pytest
 
 from hourbell import App, Context, Job, SyncContext, WorkerOptions, current
 from hourbell.engine.core import Engine
+from hourbell.model.errors import StoreUnavailable
 from hourbell.sdk.running import AppRunner
 from integration.library import process_tasks
 from integration.life.support import eventually
@@ -102,6 +103,35 @@ async def test_a_report_that_comes_with_the_end_is_not_stored_later(app: App) ->
         assert late is not None
         await asyncio.wait([late], timeout=0.5)
         assert late.cancelled()
+
+
+async def test_a_report_that_cannot_be_stored_is_stored_later(
+    app: App, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hourbell.sdk.context.PROGRESS_SECONDS", 0.05)
+    may_end, failing = asyncio.Event(), True
+    note_progress = AppRunner.note_progress
+
+    async def sometimes(self: AppRunner, claimed: Any, value: str) -> bool:
+        nonlocal failing
+        if value == '"newest"' and failing:
+            failing = False
+            raise StoreUnavailable("for this test")
+        return await note_progress(self, claimed, value)
+
+    monkeypatch.setattr(AppRunner, "note_progress", sometimes)
+
+    @app.task(name="slow")
+    async def slow(ctx: Context) -> None:
+        await ctx.progress("first")
+        await ctx.progress("newest")
+        await may_end.wait()
+
+    async with app, app.worker(FAST):
+        job = await slow.enqueue()
+        await shown(engine, "newest", 1)
+        may_end.set()
+        assert (await job.wait(20), failing) == ("SUCCEEDED", False)
 
 
 async def test_a_process_reports_its_newest_too(

@@ -183,7 +183,8 @@ def _transactions(state: State) -> Finding:
         return Finding(
             "transactions",
             Level.WARNING,
-            f"the role {state.role} may not see the transactions of {state.hidden_sessions} sessions",
+            f"the role {state.role} may not see the transactions of other roles' sessions "
+            f"({state.hidden_sessions})",
             f"Run `grant pg_read_all_stats to {state.role}` as a superuser, so that a transaction "
             "that stays open is found.",
         )

@@ -3,11 +3,13 @@
 -- name: server
 -- The version of the server, its connections, whether commits are durable, and how long the oldest transaction of this
 -- database has been open. PostgreSQL hides the transactions of other roles' sessions from a role without
--- pg_read_all_stats, by nulls: `hidden` is how many sessions of this database these are.
+-- pg_read_all_stats, by nulls: `hidden` is how many sessions of this database these are (processes of PostgreSQL itself
+-- have no user, and are not counted).
 select current_setting('server_version') as version, current_setting('max_connections')::int as max_connections,
   current_setting('synchronous_commit') <> 'off' as commits_wait,
   (select sum(numbackends)::int from pg_stat_database) as connections, quote_ident(current_user) as role,
-  (select count(*)::int from pg_stat_activity where datname = current_database() and backend_type is null) as hidden,
+  (select count(*)::int from pg_stat_activity
+   where datname = current_database() and backend_type is null and usesysid is not null) as hidden,
   (select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::float8
    from pg_stat_activity where datname = current_database() and backend_type = 'client backend') as oldest_transaction
 
@@ -36,7 +38,8 @@ select key || ': ' || problem as refused from hourbell.declared where problem_at
 -- name: late
 -- Executions that have been due since before $1, by queue: how many, since when, and whether a live worker serves the
 -- queue; $2 is now. They wait for the gate, for a worker that serves their queue, or for a free slot. Up to
--- 1,000 rows of each tier or queue are counted, and the first 20 of a queue say since when.
+-- 1,000 rows of each tier or queue are counted, and the first 20 of each queue and priority
+-- say since when.
 select q.name as queue, sum(w.n)::int as executions, min(w.run_at) as since,
   exists (select from hourbell.sessions as s
           where s.expires_at > $2 and (s.all_queues or q.id = any (s.queues))) as has_worker
@@ -57,9 +60,12 @@ from (
       select id from hourbell.parked as p where p.kind = hourbell.blocker_queue() and p.key = q.id
       order by p.kind, p.key, p.priority, p.rank limit 1000) as p
     union all
-    select sum(cardinality(ids))::int, (array_agg(ids[1]))[1:20] from (
-      select ids from hourbell.ready as r where r.queue = q.id order by r.queue, r.priority, r.tag
-        limit 1000) as r) as w
+    select sum(cardinality(r.ids))::int, (array_agg(r.ids[1]))[1:20]
+    from unnest('{0,1,2,3}'::smallint[]) as p(priority)
+    cross join lateral (
+      select ids from hourbell.ready as r
+      where r.queue = q.id and r.priority = p.priority order by r.tag limit 1000) as r
+    group by p.priority) as w
   cross join lateral (select min(run_at) as run_at from hourbell.executions where id = any (w.first)) as e
   where e.run_at < $1) as w
 join hourbell.queues as q on q.id = w.queue
