@@ -260,6 +260,8 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
     folder: Path, fleet: Fleet, database: str, engine: Engine
 ) -> None:
     second = timedelta(seconds=1)
+    # Otherwise occurrences of a retired schedule become ready for the session that serves everything, which claims nothing.
+    await engine.database.value("delete from hourbell.sessions")
     async with load(database) as enqueued:
         first = await fleet.start(1, count=WORKERS)
         for key in ("tick", "pulse", "old"):
