@@ -15,9 +15,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
+import psutil
 import uvloop
 from support import Counter, engine, per_second, report, server, spawn, until_empty
 
@@ -38,6 +41,7 @@ IN_TRANSACTION = 1_500
 STARTS = 500
 START_ROUNDS = 5  # after the first
 COMPUTED = 6_000
+IDLE_SECONDS = 30
 DRAINED = 100_000
 DRAINS = 5
 PAD = "x" * 180
@@ -77,8 +81,9 @@ async def compute(n: int) -> None:
     sum(range(60_000))
 
 
-async def computed_by(dsn: str, processes: int) -> float:
-    """Seconds in which this many worker processes run COMPUTED tasks; they are up before."""
+@asynccontextmanager
+async def working(dsn: str, processes: int) -> AsyncIterator[tuple[int, asyncpg.Connection]]:
+    """`hourbell worker` with this many processes, which are up: its process id, and a connection."""
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "hourbell", "worker", "bench_library:app"),
         *("--processes", str(processes)),
@@ -90,16 +95,29 @@ async def computed_by(dsn: str, processes: int) -> float:
     try:
         while await connection.fetchval(_SESSIONS) < processes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+        yield worker.pid, connection
+    finally:
+        await connection.close()
+        worker.terminate()
+        await worker.wait()
+
+
+async def computed_by(dsn: str, processes: int) -> float:
+    """Seconds in which this many worker processes run COMPUTED tasks."""
+    async with working(dsn, processes) as (_, connection):
         before = await connection.fetchval(_ENDED)
         await app.enqueue_many(compute.bind(n) for n in range(COMPUTED))
         began = time.monotonic()
         while await connection.fetchval(_ENDED) - before < COMPUTED:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return time.monotonic() - began
-    finally:
-        await connection.close()
-        worker.terminate()
-        await worker.wait()
+
+
+async def idle_worker_mb(dsn: str) -> float:
+    """The resident memory of a worker with a scheduler that has been idle for half a minute."""
+    async with working(dsn, 1) as (pid, _):
+        await asyncio.sleep(IDLE_SECONDS)
+        return round(psutil.Process(pid).memory_info().rss / 1e6, 1)
 
 
 async def drain(dsn: str, runner: str) -> None:
@@ -235,6 +253,7 @@ async def starts() -> list[tuple[float, float]]:
 
 async def measure(dsn: str) -> None:
     app.url = dsn
+    idle_mb = await idle_worker_mb(dsn)
     async with app:
         (
             first,
@@ -258,6 +277,7 @@ async def measure(dsn: str) -> None:
         transaction_with_plain_insert_us=round(plain * 1e6),
         transaction_ratio=round(ours / plain, 2),
         import_ms=import_ms(),
+        idle_worker_mb=idle_mb,
         **drained,
         computed_per_second_1_process=per_second(COMPUTED, by_one),
         computed_per_second_2_processes=per_second(COMPUTED, by_two),
