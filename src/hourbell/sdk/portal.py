@@ -26,14 +26,14 @@ _blocking: ContextVar[bool] = ContextVar("hourbell_blocking", default=False)
 
 
 def is_blocking() -> bool:
-    """Whether the current call came through a sync twin."""
+    """Whether the current call came through a sync version."""
     return _blocking.get()
 
 
 def blocking(
     f: Callable[Concatenate[S, Q], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[S, Q], R]:
-    """The sync twin of a method."""
+    """The sync version of a method."""
 
     @functools.wraps(f)
     def call(self: S, /, *args: Q.args, **kwargs: Q.kwargs) -> R:
