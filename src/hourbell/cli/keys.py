@@ -134,16 +134,20 @@ def _create_in_database(role: str, name: str, tenant: str | None, as_json: bool)
     async def create(engine: Engine) -> None:
         new = parse_new_key({"role": role, "name": name, "tenant_id": tenant})
         is_first = await is_keyless(engine)
-        made = await create_key(engine, new, Write(actor=_BY_CLI))
-        shown = msgspec.structs.asdict(_key(made.made))
-        created.append(MadeKey(**shown, key=made.key))
+        creating = asyncio.create_task(create_key(engine, new, Write(actor=_BY_CLI)))
+        try:
+            await asyncio.shield(creating)
+        finally:  # Ctrl-C waits for the answer: the key may be committed already
+            made = await creating
+            shown = msgspec.structs.asdict(_key(made.made))
+            created.append(MadeKey(**shown, key=made.key))
         if is_first:
             # From here on all nodes require a key; only then is the new key shown.
             await asyncio.sleep(KEYLESS_SECONDS)
 
     try:
         run_with_engine(create)
-    finally:  # Ctrl-C during the sleep does not lose the key
+    finally:  # also after Ctrl-C
         for key in created:
             _show(key, as_json)
 

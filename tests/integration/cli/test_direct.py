@@ -196,6 +196,14 @@ async def test_ctrl_c_does_not_lose_a_key_that_was_created(direct: Command, data
     assert "shown only once" in done.err
 
 
+async def test_ctrl_c_does_not_lose_a_key_that_is_just_being_created(direct: Command) -> None:
+    create = ("keys", "create", "--role", "admin", "--name", "ops")
+    async with waiting_for("audit", direct, *create) as (process, _, _):
+        process.send_signal(signal.SIGINT)
+    done = await ended(process)
+    assert (done.code, done.out[:3]) == (130, "hb_")
+
+
 @pytest.mark.parametrize("how", ["Ctrl-C", "Ctrl-D"])
 def test_a_question_that_is_interrupted_is_no_refusal(direct: Command, how: str) -> None:
     terminal, side = pty.openpty()
