@@ -45,7 +45,7 @@ _APP_GREETING = """
 {database}
 
   Programs on this machine that import {app!r} find this server by its data folder; they need no URL.
-  {access} Press Ctrl-C to drain and stop everything.
+  {access}Press Ctrl-C to drain and stop everything.
 """
 
 
@@ -66,7 +66,7 @@ def up_command(target: str | None) -> None:
 
 
 def _app_greeting(app: App, settings: Settings, parts: Running) -> str:
-    keys = "Every API request needs a key." if parts.requires_keys else ""
+    keys = "Every API request needs a key. " if parts.requires_keys else ""
     return _APP_GREETING.format(
         app=app.name,
         tasks="\n".join(f"    {name}" for name in sorted(app.tasks)),
@@ -74,7 +74,7 @@ def _app_greeting(app: App, settings: Settings, parts: Running) -> str:
         port=settings.port,
         database=_database_lines(settings),
         access=keys,
-    ).replace("\n   Ctrl", "\n  Ctrl")
+    )
 
 
 def _greeting(settings: Settings, parts: Running) -> str:

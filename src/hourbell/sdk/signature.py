@@ -298,8 +298,8 @@ class Signature:
 
     def _mismatch(self, error: Exception) -> Mismatch:
         return Mismatch(
-            f"The payload does not match the parameters of {self._task}: {error}. It was enqueued by "
-            f"another version of the code."
+            f"The payload does not match the parameters of {self._task}: {error}. It was created "
+            f"by another version of the code, or not by the library."
         )
 
     @cached_property
