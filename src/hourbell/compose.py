@@ -54,7 +54,7 @@ from hourbell.observe.drift import CHECK_SECONDS, check_drift
 from hourbell.observe.logs import configure_logs_of_library
 from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App, no_database
-from hourbell.sdk.running import AppRunner, WorkerOptions, declared_terms, entered
+from hourbell.sdk.running import AppRunner, WorkerOptions, declared_options, entered
 from hourbell.sdk.schedules import manifest_of
 from hourbell.security.access import COMMAND_LINE
 from hourbell.security.egress import LOOPBACK, Egress
@@ -335,7 +335,7 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(open_engine(dsn, settings))
         runner = await stack.enter_async_context(entered(app, options.pool_size))
-        await declare_tasks(engine, declared_terms(app))
+        await declare_tasks(engine, declared_options(app))
         dispatch = PostgresDispatch(engine)
         clock = DatabaseClock(engine.database)
         await clock.now()
@@ -486,7 +486,7 @@ async def running(
                 )
             worker = Worker(dispatch, actions, own, counts, engine.traces)
             if app_tasks is not None:
-                await declare_tasks(engine, declared_terms(app_tasks.app))
+                await declare_tasks(engine, declared_options(app_tasks.app))
                 app_tasks.attach(worker, dispatch)
         parts = Running(engine, clock, roles, scheduler, worker)
         parts.app_tasks = app_tasks

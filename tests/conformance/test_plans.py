@@ -1042,8 +1042,8 @@ def _(s: Scene) -> Case:
 @case("enqueueing a job with many options, in a user's own transaction")
 def _(s: Scene) -> Case:
     statement = "select * from hourbell.try_enqueue($1, $2)"
-    term = '[{"task": "plan-guard", "tenant": "tenant-1", "labels": {"a": "b"}, "deadline_seconds": 9}]'
-    return Case(statement, [term, ["{}"]], rows=10, buffers=200, before=[PLAN_GUARD_TASK])
+    options = '[{"task": "plan-guard", "tenant": "tenant-1", "labels": {"a": "b"}, "deadline_seconds": 9}]'
+    return Case(statement, [options, ["{}"]], rows=10, buffers=200, before=[PLAN_GUARD_TASK])
 
 
 @case("enqueueing a job with a unique key, in a user's own transaction")
@@ -1056,8 +1056,8 @@ def _(s: Scene) -> Case:
 @case("enqueueing 200 jobs with unique keys that others have, and keeping those")
 def _(s: Scene) -> Case:
     statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
-    term = '[{"task": "plan-guard", "tenant": "tenant-1", "on_duplicate": "keep"}]'
-    args = [term, ["{}"] * 200, s.unique_keys[:200]]
+    options = '[{"task": "plan-guard", "tenant": "tenant-1", "on_duplicate": "keep"}]'
+    args = [options, ["{}"] * 200, s.unique_keys[:200]]
     return Case(statement, args, rows=1_500, buffers=30_000, before=[PLAN_GUARD_TASK])
 
 

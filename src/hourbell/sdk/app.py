@@ -426,7 +426,7 @@ class App:
     async def _close_group(
         self, made: Sequence[Created], then: PlannedCall, name: str, connection: Any
     ) -> int:
-        given: list[object] = [name, then.term, then.payload, [one.job_id for one in made]]
+        given: list[object] = [name, then.options, then.payload, [one.job_id for one in made]]
         return await self._on_connection(
             connection, GROUP, given, lambda rows: created_group(then, rows[0])
         )

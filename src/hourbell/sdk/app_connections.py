@@ -109,7 +109,7 @@ class AppConnections:
 
     async def create(self, calls: Sequence[PlannedCall]) -> list[Created]:
         """Create jobs, all or none; names that do not exist yet are created first."""
-        if len(calls) == 1 and calls[0].unique_key is None and IDEMPOTENT not in calls[0].term:
+        if len(calls) == 1 and calls[0].unique_key is None and IDEMPOTENT not in calls[0].options:
             return [await self._create_one(calls[0])]
         return await self._create(calls)
 
@@ -135,7 +135,9 @@ class AppConnections:
                         rows = await connection.fetch(_ENQUEUE, *arguments(calls))
                         made += created(calls, rows)
                     members = [one.job_id for one in made]
-                    (row,) = await connection.fetch(_GROUP, name, then.term, then.payload, members)
+                    (row,) = await connection.fetch(
+                        _GROUP, name, then.options, then.payload, members
+                    )
                     return created_group(then, tuple(row)), made
             except MissingName as missing:
                 await self.add(missing)

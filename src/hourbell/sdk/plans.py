@@ -57,7 +57,7 @@ class PlannedCall(msgspec.Struct, frozen=True, gc=False):
     """One job to create."""
 
     task: str
-    term: str  # what it has in common with other jobs, as JSON
+    options: str  # a set of options for hourbell.try_enqueue, as JSON; jobs can share one
     payload: str
     at: datetime | None = None
     unique_key: str | None = None  # as stored
@@ -81,24 +81,24 @@ class MissingName(Exception):
 
 def job_document(call: PlannedCall) -> dict[str, Any]:
     """The document that creates the same job through the API; raises InvalidArguments."""
-    term: dict[str, Any] = msgspec.json.decode(call.term)
+    options: dict[str, Any] = msgspec.json.decode(call.options)
     for option, instead in _ONLY_HERE.items():
-        if option in term:
+        if option in options:
             raise InvalidArguments(f"{call.task}: {option}= does not apply to the API: {instead}.")
-    term.pop("notify", None)  # the server does this
-    delay = ceil(term.pop("delay_seconds", 0))
+    options.pop("notify", None)  # the server does this
+    delay = ceil(options.pop("delay_seconds", 0))
     document = {
         "type": "ONE_TIME",
         "schedule": {"delay_seconds": delay} if call.at is None else {"at": call.at.isoformat()},
         "name": call.task,
         "action": {
             "type": "TASK",
-            "name": term.pop("task"),
+            "name": options.pop("task"),
             "payload": msgspec.json.decode(call.payload),
         },
         "unique_key": call.unique_key,
     }
-    for option, value in term.items():
+    for option, value in options.items():
         document[_OF_API.get(option, option)] = value
     return {name: value for name, value in document.items() if value is not None}
 
@@ -109,7 +109,7 @@ def traced(calls: Sequence[PlannedCall], traceparent: str | None) -> list[Planne
         return list(calls)
     field = "traceparent" if len(calls) == 1 else "trace_link"
     more = f',"{field}":"{traceparent}"}}'
-    return [msgspec.structs.replace(call, term=call.term[:-1] + more) for call in calls]
+    return [msgspec.structs.replace(call, options=call.options[:-1] + more) for call in calls]
 
 
 def arguments(calls: Sequence[PlannedCall]) -> list[object]:
@@ -118,23 +118,24 @@ def arguments(calls: Sequence[PlannedCall]) -> list[object]:
         (call,) = calls
         at = None if call.at is None else [call.at]
         keys = None if call.unique_key is None else [call.unique_key]
-        return [f"[{call.term}]", [call.payload], None, at, keys]
+        return [f"[{call.options}]", [call.payload], None, at, keys]
     numbers: dict[tuple[str, datetime | None], int] = {}
-    term_of: list[int] = []
-    number, last = 0, None  # the last term, of a job without a time
+    options_of: list[int] = []
+    number, last = 0, None  # the last set, of a job without a time
     for call in calls:
-        if call.term is not last or call.at is not None:  # neighbours often have the same term
-            # `expires_at` counts from the job's time, which jobs with such a term must share.
-            key = call.term, call.at if _EXPIRES in call.term else None
+        # Neighbours often have the same options.
+        if call.options is not last or call.at is not None:
+            # `expires_at` counts from the job's time, which jobs with such options must share.
+            key = call.options, call.at if _EXPIRES in call.options else None
             number = numbers.setdefault(key, len(numbers) + 1)
-            last = call.term if call.at is None else None
-        term_of.append(number)
+            last = call.options if call.at is None else None
+        options_of.append(number)
     times = [call.at for call in calls]
     unique_keys = [call.unique_key for call in calls]
     return [
-        f"[{','.join(term for term, _ in numbers)}]",
+        f"[{','.join(options for options, _ in numbers)}]",
         [call.payload for call in calls],
-        term_of if len(numbers) > 1 else None,
+        options_of if len(numbers) > 1 else None,
         None if times.count(None) == len(times) else times,
         None if unique_keys.count(None) == len(unique_keys) else unique_keys,
     ]

@@ -42,7 +42,7 @@ from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, RunInfo, SyncContext, _current, no_context_of_batch
 from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
 from hourbell.sdk.signature import Arguments, Mismatch
-from hourbell.sdk.tasks import Middleware, Task, term_of
+from hourbell.sdk.tasks import Middleware, Task, encode_options
 from hourbell.worker.runtime import Worker
 
 if TYPE_CHECKING:
@@ -422,14 +422,14 @@ def _info(task: Task[..., Any], run: Run, payload: Any) -> RunInfo:
     )
 
 
-def declared_terms(app: App) -> dict[str, str]:
+def declared_options(app: App) -> dict[str, str]:
     """The defaults that `hourbell.enqueue` uses for each task, as JSON."""
-    terms: dict[str, str] = {}
+    declared: dict[str, str] = {}
     for name, task in app.tasks.items():
-        term = msgspec.json.decode(term_of(task, {}))
-        term.pop("task")
-        terms[name] = msgspec.json.encode(term, order="sorted").decode()
-    return terms
+        options = msgspec.json.decode(encode_options(task, {}))
+        options.pop("task")
+        declared[name] = msgspec.json.encode(options, order="sorted").decode()
+    return declared
 
 
 # Finding an app.

@@ -9,10 +9,10 @@ import msgspec
 from hourbell.errors import ConfigurationError, InvalidArguments
 from hourbell.model.manifests import Manifest
 from hourbell.sdk.app import App
-from hourbell.sdk.tasks import Task, term_of
+from hourbell.sdk.tasks import Task, encode_options
 from hourbell.sdk.values import Schedule
 
-# Fields of a `hourbell.try_enqueue` term that have the same name in a job.
+# Options of `hourbell.try_enqueue` that have the same name in a job.
 _SHARED = (
     "queue",
     "priority",
@@ -60,7 +60,7 @@ def _key(task: Task[..., Any], schedule: Schedule) -> str:
 
 def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
     """The job of a schedule, as a document for the API."""
-    term = msgspec.json.decode(term_of(task, {}))
+    options = msgspec.json.decode(encode_options(task, {}))
     try:
         payload = msgspec.json.decode(task._signature.payload((), schedule.args))
     except InvalidArguments as error:
@@ -85,15 +85,15 @@ def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
         when["ends_at"] = schedule.ends_at.isoformat()
     return {
         "type": "RECURRING",
-        "tenant_id": term["tenant"],
+        "tenant_id": options["tenant"],
         "schedule": when,
         "action": {"type": "TASK", "name": task.name, "payload": payload},
         "misfire_policy": schedule.misfire.value,
         "overlap_policy": schedule.overlap.value,
-        **{name: term[name] for name in _SHARED if name in term},
+        **{name: options[name] for name in _SHARED if name in options},
         **(
-            {"start_deadline_seconds": term["expires_in_seconds"]}
-            if "expires_in_seconds" in term
+            {"start_deadline_seconds": options["expires_in_seconds"]}
+            if "expires_in_seconds" in options
             else {}
         ),
         **({"notifications": list(schedule.notifications)} if schedule.notifications else {}),

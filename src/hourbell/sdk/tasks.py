@@ -181,7 +181,7 @@ class Configured(Generic[P, R_co]):
             with_options = Configured(task, self._options_of(args, kwargs, payload))
         return PlannedCall(
             task.name,
-            with_options._term,
+            with_options._encoded_options,
             payload,
             with_options._at,
             with_options._key,
@@ -213,8 +213,8 @@ class Configured(Generic[P, R_co]):
     # Derived from the options, computed once.
 
     @cached_property
-    def _term(self) -> str:
-        return term_of(self._task, self._options)
+    def _encoded_options(self) -> str:
+        return encode_options(self._task, self._options)
 
     @cached_property
     def _at(self) -> datetime | None:
@@ -436,7 +436,7 @@ _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def term_of(task: Task[..., Any], options: Options) -> str:
+def encode_options(task: Task[..., Any], options: Options) -> str:
     """What jobs with these options have in common, for `hourbell.try_enqueue`, as JSON."""
     declared, app = task.options, task._app
     retry = options.get("retry", declared.retry or app.retry)
@@ -453,7 +453,7 @@ def term_of(task: Task[..., Any], options: Options) -> str:
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
     delay = options.get("delay")
-    term: dict[str, object] = {
+    shared: dict[str, object] = {
         "task": task.name,
         "tenant": options.get("tenant", app.tenant),
         "queue": options.get("queue", declared.queue or app.queue),
@@ -476,7 +476,7 @@ def term_of(task: Task[..., Any], options: Options) -> str:
     }
     if "on_duplicate" in options and "unique_key" not in options:
         raise InvalidArguments("on_duplicate= needs a unique_key=.")
-    given = {name: value for name, value in term.items() if value is not None}
+    given = {name: value for name, value in shared.items() if value is not None}
     return msgspec.json.encode(given).decode()
 
 

@@ -22,7 +22,7 @@ from hourbell.sdk.connections import user_connection
 from hourbell.sdk.context import RunInfo
 from hourbell.sdk.jobs import Job
 from hourbell.sdk.portal import blocking, is_blocking, run_in
-from hourbell.sdk.running import AppRunner, declared_terms, entered, import_tasks
+from hourbell.sdk.running import AppRunner, declared_options, entered, import_tasks
 from hourbell.sdk.schedules import manifest_of
 from hourbell.sdk.tasks import Task
 from hourbell.sdk.values import Seconds
@@ -438,7 +438,7 @@ class Bell(Enqueued):
         if self._runner is None:
             import_tasks(self.app)
             self._runner = await self._stack.enter_async_context(entered(self.app))
-            await declare_tasks(self._engine, declared_terms(self.app))
+            await declare_tasks(self._engine, declared_options(self.app))
         self._worker = SteppedWorker(self._engine, self._runner, self._settings(), self._faults)
         await self._worker.started()
         problems = await self._database.fetch(_Q["problems"], self.app.name)

@@ -62,12 +62,12 @@ async def attempt(
     *payloads: str,
     keys: list[str | None] | None = None,
     at: list[datetime | None] | None = None,
-    term_of: list[int] | None = None,
-    terms: list[dict[str, Any]] | None = None,
-    **term: Any,
+    options_of: list[int] | None = None,
+    options: list[dict[str, Any]] | None = None,
+    **shared: Any,
 ) -> list[tuple[Any, ...]]:
-    described = json.dumps(terms or [{"task": "shop.mail"} | term])
-    rows = await connection.fetch(TRY, described, list(payloads) or ["{}"], term_of, at, keys)
+    described = json.dumps(options or [{"task": "shop.mail"} | shared])
+    rows = await connection.fetch(TRY, described, list(payloads) or ["{}"], options_of, at, keys)
     return [tuple(row) for row in rows]
 
 
@@ -146,7 +146,7 @@ async def test_a_job_is_announced_when_it_is_due_soon_and_its_caller_wants_that(
 
 
 @pytest.mark.parametrize(
-    ("term", "outcome"),
+    ("options", "outcome"),
     [
         ({"task": "shop.mial"}, "unknown_task"),
         ({"queue": "mial"}, "unknown_queue"),
@@ -159,10 +159,10 @@ async def test_a_job_is_announced_when_it_is_due_soon_and_its_caller_wants_that(
     ],
 )
 async def test_a_refusal_is_a_row_and_leaves_the_transaction_usable(
-    conn: asyncpg.Connection, term: dict[str, Any], outcome: str
+    conn: asyncpg.Connection, options: dict[str, Any], outcome: str
 ) -> None:
     async with conn.transaction():
-        assert await outcomes(conn, **term) == [outcome]
+        assert await outcomes(conn, **options) == [outcome]
         assert await outcomes(conn) == ["created"]
     assert await live(conn) == 1
 
@@ -192,16 +192,16 @@ async def test_a_payload_is_an_object_that_can_be_read_back(
 
 
 @pytest.mark.parametrize("where", ["labels", "retry_policy"])
-async def test_terms_that_are_nested_too_deeply_are_refused_as_a_row(
+async def test_options_that_are_nested_too_deeply_are_refused_as_a_row(
     conn: asyncpg.Connection, where: str
 ) -> None:
     deep = '{"a":' * 50_000 + "1" + "}" * 50_000
-    term = f'[{{"task": "shop.mail", "{where}": {deep}}}]'
+    options = f'[{{"task": "shop.mail", "{where}": {deep}}}]'
     async with conn.transaction():
-        rows = await conn.fetch(TRY, term, ["{}", "{}"], None, None, None)
+        rows = await conn.fetch(TRY, options, ["{}", "{}"], None, None, None)
         assert [row["outcome"] for row in rows] == ["invalid"]
         (row,) = await conn.fetch(
-            "select * from hourbell.try_group('a', $1, '{}', '{}')", term[1:-1]
+            "select * from hourbell.try_group('a', $1, '{}', '{}')", options[1:-1]
         )
         assert row["outcome"] == "invalid"
         assert await outcomes(conn) == ["created"]
@@ -296,14 +296,16 @@ async def test_a_quota_is_kept(conn: asyncpg.Connection) -> None:
     assert refused.value.sqlstate == "HB007"
 
 
-async def test_a_quota_counts_a_job_once_when_several_terms_name_the_tenant(
+async def test_a_quota_counts_a_job_once_when_several_sets_of_options_name_the_tenant(
     conn: asyncpg.Connection,
 ) -> None:
     await conn.execute("update hourbell.tenants set max_jobs = 3 where name = 'default'")
-    terms = [{"task": "shop.mail", "priority": priority} for priority in ("LOW", "HIGH")]
-    many = await attempt(conn, *["{}"] * 4, terms=terms, term_of=[1, 2, 1, 2])
+    options = [{"task": "shop.mail", "priority": priority} for priority in ("LOW", "HIGH")]
+    many = await attempt(conn, *["{}"] * 4, options=options, options_of=[1, 2, 1, 2])
     assert [(place, outcome) for place, _, outcome, _, _ in many] == [(4, "over_quota")]
-    assert await outcomes(conn, *["{}"] * 3, terms=terms, term_of=[1, 2, 1]) == ["created"] * 3
+    assert (
+        await outcomes(conn, *["{}"] * 3, options=options, options_of=[1, 2, 1]) == ["created"] * 3
+    )
 
 
 async def test_an_error_for_people_has_a_code_and_says_what_to_do(
@@ -632,9 +634,9 @@ async def test_the_search_path_of_a_caller_changes_nothing(
         job = await web.fetchval(enqueue)
         with pytest.raises(asyncpg.PostgresError, match=f"belongs to {job}"):
             await web.fetchval(enqueue)
-        term = '{"task": "shop.mail", "labels": {"a": "b"}}'
+        options = '{"task": "shop.mail", "labels": {"a": "b"}}'
         group = "select (hourbell.try_group('carts', $1, '{}', $2)).outcome"
-        assert await web.fetchval(group, term, [parse_job_id(job)]) == "created"
+        assert await web.fetchval(group, options, [parse_job_id(job)]) == "created"
         assert await web.fetchval("select hourbell.cancel('shop.mail', 'cart:7')") == "cancelled"
         actors = "select distinct actor from hourbell.audit"
         assert await conn.fetchval(actors) == "role shop_web"
@@ -688,10 +690,10 @@ async def test_jobs_of_many_tenants_in_one_call_have_the_first_level(
 ) -> None:
     names = [f"t{n}" for n in range(50)]
     await engine.tenants(names, await engine.clock.now())
-    terms = [{"task": "shop.mail", "tenant": name} for name in names]
-    await attempt(conn, *["{}"] * 100, terms=terms, term_of=[*range(1, 51)] * 2)
+    options = [{"task": "shop.mail", "tenant": name} for name in names]
+    await attempt(conn, *["{}"] * 100, options=options, options_of=[*range(1, 51)] * 2)
     assert await conn.fetchval("select max(flags) from hourbell.due_slabs") == 0
-    await attempt(conn, *["{}"] * 100, terms=terms[:1])
+    await attempt(conn, *["{}"] * 100, options=options[:1])
     second = "select sum(cardinality(ids)) from hourbell.due_slabs where flags = 4"
     assert await conn.fetchval(second) == 84
 
@@ -713,7 +715,7 @@ POLICIES = st.fixed_dictionaries(
         "max_crashes": st.integers(0, 2),
     },
 )
-TERMS = st.fixed_dictionaries(
+OPTIONS = st.fixed_dictionaries(
     {"task": st.just("shop.mail") | LINES},
     optional={
         "priority": st.sampled_from(["CRITICAL", "HIGH", "MEDIUM", "LOW", "high"]),
@@ -735,25 +737,27 @@ TERMS = st.fixed_dictionaries(
 @example({"task": "shop.mail", "delivery": "at_most_once", "retry_policy": {"max_retries": 0}})
 @example({"task": "shop.mail", "retry_policy": {"initial_delay_seconds": 4000}})
 @example({"task": "shop.mail", "retry_policy": {"delays_seconds": [1], "max_delay_seconds": 1}})
-@given(TERMS)
+@given(OPTIONS)
 async def test_sql_accepts_what_the_api_accepts_and_stores_the_same(
-    conn: asyncpg.Connection, engine: Engine, term: dict[str, Any]
+    conn: asyncpg.Connection, engine: Engine, options: dict[str, Any]
 ) -> None:
     now = await engine.clock.now()
-    fields = {name: value for name, value in term.items() if name not in ("task", "delay_seconds")}
+    fields = {
+        name: value for name, value in options.items() if name not in ("task", "delay_seconds")
+    }
     document = fields | {
-        "name": term["task"],
+        "name": options["task"],
         "type": "ONE_TIME",
-        "schedule": {"delay_seconds": term.get("delay_seconds", 0)},
-        "action": {"type": "TASK", "name": term["task"], "payload": {"a": 1}},
+        "schedule": {"delay_seconds": options.get("delay_seconds", 0)},
+        "action": {"type": "TASK", "name": options["task"], "payload": {"a": 1}},
     }
     try:
         expected = parse_new_job(document, now, 1)
     except InvalidInput:
         expected = None
-    ((_, job, outcome, _, detail),) = await attempt(conn, '{"a": 1}', terms=[term])
+    ((_, job, outcome, _, detail),) = await attempt(conn, '{"a": 1}', options=[options])
     if outcome == "unknown_task":
-        assert term["task"] != "shop.mail"
+        assert options["task"] != "shop.mail"
         return
     if expected is None:
         assert outcome == "invalid", (outcome, detail)
@@ -765,7 +769,7 @@ async def test_sql_accepts_what_the_api_accepts_and_stores_the_same(
     assert row is not None
     stored = decode_job(row["spec"])
     due = stored.schedule.at - now  # type: ignore[union-attr]
-    assert abs(due - timedelta(seconds=term.get("delay_seconds", 0))) < timedelta(minutes=1)
+    assert abs(due - timedelta(seconds=options.get("delay_seconds", 0))) < timedelta(minutes=1)
     assert {f: getattr(stored, f) for f in stored.__struct_fields__ if f != "schedule"} == {
         f: getattr(expected, f) for f in expected.__struct_fields__ if f != "schedule"
     }
@@ -794,7 +798,7 @@ PLAIN = st.fixed_dictionaries(
         "trace_link": st.sampled_from([f"00-{'c' * 32}-{'d' * 16}-00", "nonsense"]),
     },
 )
-# Options that are read without `read_term` if there are no others, with values that it refuses too.
+# Options that are read without `read_options` if there are no others, with values that it refuses too.
 FEW_VALUES: dict[str, list[Any]] = {
     "task": ["shop.mail", "shop.other", "no task", 7, None],
     "tenant": ["default", "acme", "limited", "other", "no tenant", None],
@@ -815,16 +819,18 @@ async def test_one_job_is_refused_as_it_would_be_in_a_batch(
     await engine.tenants(["acme", "limited"], await engine.clock.now())
     await conn.execute("update hourbell.tenants set max_jobs = 0 where name = 'limited'")
 
-    async def said(terms: list[dict[str, Any]], term_of: int) -> tuple[str, str | None]:
-        ((_, _, outcome, _, detail),) = await attempt(conn, "{}", terms=terms, term_of=[term_of])
+    async def said(options: list[dict[str, Any]], options_of: int) -> tuple[str, str | None]:
+        ((_, _, outcome, _, detail),) = await attempt(
+            conn, "{}", options=options, options_of=[options_of]
+        )
         return outcome, detail
 
     seen = set()
     for option, values in FEW_VALUES.items():
         for value in values:
-            term = {"task": "shop.mail", option: value}
-            alone = await said([term], 1)
-            assert alone == await said([term, term], 2), term
+            options = {"task": "shop.mail", option: value}
+            alone = await said([options], 1)
+            assert alone == await said([options, options], 2), options
             seen.add(alone[0])
     assert seen == {
         *("created", "invalid", "over_quota"),
@@ -836,12 +842,16 @@ async def test_one_job_is_refused_as_it_would_be_in_a_batch(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    PLAIN | FEW | FEW.map(lambda term: term | {"task": "shop.mail"}),
+    PLAIN | FEW | FEW.map(lambda options: options | {"task": "shop.mail"}),
     st.sampled_from(["{}", '{"a": [1, "é"]}', "[]", "{"]),
     st.none() | st.sampled_from([-86400.0 * 366, -86400.0, -1.0, 0.0, 0.000001, 1.0, 2.5]),
 )
 async def test_one_job_is_stored_as_it_would_be_in_a_batch(
-    conn: asyncpg.Connection, engine: Engine, term: dict[str, Any], payload: str, at: float | None
+    conn: asyncpg.Connection,
+    engine: Engine,
+    options: dict[str, Any],
+    payload: str,
+    at: float | None,
 ) -> None:
     """A single job has a path of its own (`enqueue_jobs`): the whole database must be as after `create_jobs`."""
     now = await travel(engine, START)
@@ -860,20 +870,20 @@ async def test_one_job_is_stored_as_it_would_be_in_a_batch(
         for (name,) in tables
     )
 
-    async def stored(terms: list[dict[str, Any]], term_of: int) -> tuple[list[Any], list[Any]]:
+    async def stored(options: list[dict[str, Any]], options_of: int) -> tuple[list[Any], list[Any]]:
         rollback = conn.transaction()
         await rollback.start()
         await conn.execute(
             "select setval('hourbell.ids', 1), setval(pg_get_serial_sequence('hourbell.audit', 'id'), 1)"
         )
         when = None if at is None else [START + timedelta(seconds=at)]
-        answer = await attempt(conn, payload, terms=terms, term_of=[term_of], at=when)
+        answer = await attempt(conn, payload, options=options, options_of=[options_of], at=when)
         found = await conn.fetch(f"{everything} order by 1, 2")
         await rollback.rollback()
         return answer, found
 
-    # With the second of two terms it takes the path of a batch.
-    assert await stored([term], 1) == await stored([term, term], 2)
+    # With the second of two sets of options it takes the path of a batch.
+    assert await stored([options], 1) == await stored([options, options], 2)
 
 
 async def test_the_end_of_the_validity_is_a_start_deadline(conn: asyncpg.Connection) -> None:

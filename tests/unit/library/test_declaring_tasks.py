@@ -32,13 +32,13 @@ from hourbell.model.policies import retry_delay_seconds
 from hourbell.sdk.schedules import manifest_of
 
 
-def term(configured: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(configured._term)
+def options_of(configured: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(configured._encoded_options)
     return found
 
 
-def term_of_call(call: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(call._planned.term)
+def options_of_call(call: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call._planned.options)
     return found
 
 
@@ -143,7 +143,7 @@ def test_options_of_the_call_come_before_those_of_the_task_and_of_the_app() -> N
     second = app.task(
         queue="mail", timeout=timedelta(seconds=30), priority="HIGH", labels={"a": "b"}
     )(plain)
-    assert term(first) == {
+    assert options_of(first) == {
         "task": "shop.top_level",
         "tenant": "acme",
         "queue": "slow",
@@ -153,8 +153,8 @@ def test_options_of_the_call_come_before_those_of_the_task_and_of_the_app() -> N
     configured = second.configure(
         delay=timedelta(hours=24), timeout=10, priority=Priority.LOW, labels={"c": "d"}
     )
-    assert term(second)["queue"] == "mail"
-    assert term(configured) == {
+    assert options_of(second)["queue"] == "mail"
+    assert options_of(configured) == {
         "task": "shop.plain",
         "tenant": "acme",
         "queue": "mail",
@@ -177,21 +177,23 @@ def test_a_unique_task_has_a_key_of_its_arguments() -> None:
     same = app.task(name="same", unique=Unique())(two)
     assert same.bind(1, "x")._planned.unique_key == same.bind(b="x", a=1)._planned.unique_key
     assert same.bind(1, "x")._planned.unique_key != same.bind(2, "x")._planned.unique_key
-    assert term_of_call(same.bind(1, "x"))["on_duplicate"] == "keep"
+    assert options_of_call(same.bind(1, "x"))["on_duplicate"] == "keep"
     by_a = app.task(name="by_a", unique=Unique(lambda a, b: f"a:{a}", on_duplicate="replace"))(two)
     assert by_a.bind(1, "x")._planned.unique_key == "shop.by_a:a:1"
-    assert term_of_call(by_a.bind(1, "x"))["on_duplicate"] == "replace"
+    assert options_of_call(by_a.bind(1, "x"))["on_duplicate"] == "replace"
     own = by_a.configure(unique_key="mine", on_duplicate="reject").bind(1, "x")
     assert own._planned.unique_key == "shop.by_a:mine"
-    assert term_of_call(own)["on_duplicate"] == "reject"
+    assert options_of_call(own)["on_duplicate"] == "reject"
 
 
 def test_a_concurrency_key_can_be_computed_from_the_arguments() -> None:
     task = App("shop").task(concurrency_key=lambda a, b="": f"tenant {a}", concurrency_limit=2)(two)
-    assert term_of_call(task.bind(7, "x"))["concurrency_key"] == "tenant 7"
-    assert term_of_call(task.bind(7, "x"))["concurrency_limit"] == 2
-    assert term_of_call(task.configure(concurrency_key="k").bind(7, "x"))["concurrency_key"] == "k"
-    assert "concurrency_key" not in term(task)  # of a schedule, or of SQL: there is no call
+    assert options_of_call(task.bind(7, "x"))["concurrency_key"] == "tenant 7"
+    assert options_of_call(task.bind(7, "x"))["concurrency_limit"] == 2
+    assert (
+        options_of_call(task.configure(concurrency_key="k").bind(7, "x"))["concurrency_key"] == "k"
+    )
+    assert "concurrency_key" not in options_of(task)  # of a schedule, or of SQL: there is no call
 
 
 @pytest.mark.parametrize("bound", [((7,), {}), ((), {"a": 7}), ((7, "x"), {})])
@@ -209,7 +211,7 @@ def test_the_function_of_a_key_gets_every_argument_by_name_however_it_was_given(
 
     call = mail.bind(*bound[0], **bound[1])
     assert call._planned.unique_key == "shop.mail:7x"
-    assert term_of_call(call)["concurrency_key"] == "tenant 7"
+    assert options_of_call(call)["concurrency_key"] == "tenant 7"
 
 
 def test_the_function_of_a_key_gets_the_value_of_an_item() -> None:
@@ -223,10 +225,10 @@ def test_the_function_of_a_key_gets_the_value_of_an_item() -> None:
 
 def test_a_job_expires_by_the_call_or_by_the_task() -> None:
     task = App("shop").task(expires_in=timedelta(minutes=1))(two)
-    assert term(task)["expires_in_seconds"] == 60
-    assert term(task.configure(expires_in=5))["expires_in_seconds"] == 5
+    assert options_of(task)["expires_in_seconds"] == 60
+    assert options_of(task.configure(expires_in=5))["expires_in_seconds"] == 5
     at = datetime(2031, 5, 6, tzinfo=UTC)
-    assert "expires_in_seconds" not in term(task.configure(expires_at=at))
+    assert "expires_in_seconds" not in options_of(task.configure(expires_at=at))
 
 
 def test_hooks_see_every_call_and_may_change_its_options() -> None:
@@ -237,9 +239,9 @@ def test_hooks_see_every_call_and_may_change_its_options() -> None:
     def trace(task: Task[..., Any], options: Options) -> None:
         options["labels"] = {**options.get("labels", {}), "of": task.name}
 
-    assert term_of_call(task.bind(1, "x"))["labels"] == {"of": "shop.two"}
+    assert options_of_call(task.bind(1, "x"))["labels"] == {"of": "shop.two"}
     labelled = task.configure(labels={"team": "a"}).bind(1, "x")
-    assert term_of_call(labelled)["labels"] == {"team": "a", "of": "shop.two"}
+    assert options_of_call(labelled)["labels"] == {"team": "a", "of": "shop.two"}
 
     @app.on_enqueue
     def wrong(task: Task[..., Any], options: Any) -> None:
@@ -481,8 +483,8 @@ def test_a_time_is_a_finite_number(value: float) -> None:
 
 def test_a_fraction_of_a_second_is_rounded_up_and_less_than_one_is_refused() -> None:
     task = App("shop").task(plain)
-    assert term(task.configure(timeout=1.2))["timeout_seconds"] == 2
-    assert term(task.configure(timeout=timedelta(seconds=1)))["timeout_seconds"] == 1
+    assert options_of(task.configure(timeout=1.2))["timeout_seconds"] == 2
+    assert options_of(task.configure(timeout=timedelta(seconds=1)))["timeout_seconds"] == 1
     text = "timeout=0.5 is too short. Use 1 second or more (fractions are rounded up)."
     with pytest.raises(InvalidArguments, match=re.escape(text)):
         task.configure(timeout=0.5).bind(7)

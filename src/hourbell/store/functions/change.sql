@@ -19,7 +19,7 @@ return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED']
 --             outdated: why queued executions are superseded; null: they are not
 --             cancels: whether running executions get a cancellation request
 --             definition: changed columns, of `jobs` or, for a one-time job, of `executions`; null: none
---             membership: the terms on which a recurring job joins the timetable of its definition; null: it joins none
+--             membership: how a recurring job joins the timetable of its definition; null: it joins none
 --             pause: the reason and the end of a pause; null: none were given
 --             operation: the bulk operation that pauses it; null: none does
 --   p_write   tenant, actor, operation: for the audit

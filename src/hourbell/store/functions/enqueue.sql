@@ -111,7 +111,7 @@ end $$;
 -- A query and not a procedure, because PostgreSQL makes it a part of the statement that calls it: in a transaction with
 -- one job the preparation of a statement or an expression takes longer than its work. `offset 0` keeps expressions from
 -- being copied to every place that uses them. The caller's plan settings apply.
-create or replace function hourbell.read_term(p_term json)
+create or replace function hourbell.read_options(p_options json)
 returns table (
   outcome text, detail text, tenant int, has_quota boolean, head text, tail text,
   queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int,
@@ -155,7 +155,7 @@ language sql stable as $$
       case when o.delivery = 'at_least_once' then coalesce(o.own_policy, q.retry_policy::json)
         else (coalesce(o.own_policy::jsonb, '{}') || '{"max_retries": 0}')::json end as policy,
       case
-        when jsonb_typeof(o.term) is distinct from 'object' then 'terms must be an array of objects'
+        when jsonb_typeof(o.options) is distinct from 'object' then 'options must be an array of objects'
         when o.unknown <> '{}' then format(
           'this database does not know the option %s; "hourbell migrate" of a newer version may',
           jsonb_path_query_array(o.unknown, '$.keyvalue().key') ->> 0)
@@ -190,28 +190,32 @@ language sql stable as $$
     from (
       select t.*, case when t.retry_policy is not null then hourbell.read_retry_policy(t.retry_policy) end as own_policy
       from (
-        select j.term,
-          case when jsonb_typeof(j.term) = 'object' then j.term - '{task,tenant,queue,priority,delay_seconds,
+        select j.options,
+          case when jsonb_typeof(j.options) = 'object' then j.options - '{task,tenant,queue,priority,delay_seconds,
             timeout_seconds,retry_policy,delivery,expires_at,expires_in_seconds,deadline_seconds,concurrency_key,
             concurrency_limit,on_duplicate,labels,notify,idempotency_key,traceparent,trace_link}'::text[]
           end as unknown,
-          j.term ->> 'task' as task, coalesce(j.term ->> 'tenant', 'default') as tenant,
-          coalesce(j.term ->> 'queue', 'default') as queue,
-          array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.term ->> 'priority', 'MEDIUM')) - 1
+          j.options ->> 'task' as task, coalesce(j.options ->> 'tenant', 'default') as tenant,
+          coalesce(j.options ->> 'queue', 'default') as queue,
+          array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.options ->> 'priority', 'MEDIUM')) - 1
             as priority,
-          (j.term ->> 'delay_seconds')::float8 as delay_seconds, (j.term ->> 'timeout_seconds')::int as timeout_seconds,
-          coalesce(j.term ->> 'delivery', 'at_least_once') as delivery,
-          (j.term ->> 'expires_at')::timestamptz as expires_at,
-          (j.term ->> 'expires_in_seconds')::int as expires_in_seconds,
-          (j.term ->> 'deadline_seconds')::int as deadline_seconds,
-          j.term ->> 'concurrency_key' as concurrency_key, (j.term ->> 'concurrency_limit')::int as concurrency_limit,
-          coalesce(j.term ->> 'on_duplicate', 'reject') as on_duplicate,
+          (j.options ->> 'delay_seconds')::float8 as delay_seconds,
+          (j.options ->> 'timeout_seconds')::int as timeout_seconds,
+          coalesce(j.options ->> 'delivery', 'at_least_once') as delivery,
+          (j.options ->> 'expires_at')::timestamptz as expires_at,
+          (j.options ->> 'expires_in_seconds')::int as expires_in_seconds,
+          (j.options ->> 'deadline_seconds')::int as deadline_seconds,
+          j.options ->> 'concurrency_key' as concurrency_key,
+          (j.options ->> 'concurrency_limit')::int as concurrency_limit,
+          coalesce(j.options ->> 'on_duplicate', 'reject') as on_duplicate,
           -- As they were written.
-          case when jsonb_typeof(j.term -> 'retry_policy') <> 'null' then p_term -> 'retry_policy' end as retry_policy,
-          case when jsonb_typeof(j.term -> 'labels') <> 'null' then p_term -> 'labels' end as labels,
-          coalesce((j.term ->> 'notify')::boolean, true) as notify, j.term ->> 'idempotency_key' as idempotency_key,
-          j.term ->> 'traceparent' as traceparent, j.term ->> 'trace_link' as trace_link
-        from (select p_term::jsonb as term offset 0) as j offset 0) as t offset 0) as o
+          case when jsonb_typeof(j.options -> 'retry_policy') <> 'null' then p_options -> 'retry_policy' end
+            as retry_policy,
+          case when jsonb_typeof(j.options -> 'labels') <> 'null' then p_options -> 'labels' end as labels,
+          coalesce((j.options ->> 'notify')::boolean, true) as notify,
+          j.options ->> 'idempotency_key' as idempotency_key,
+          j.options ->> 'traceparent' as traceparent, j.options ->> 'trace_link' as trace_link
+        from (select p_options::jsonb as options offset 0) as j offset 0) as t offset 0) as o
     left join hourbell.tasks as k on k.name = o.task
     left join hourbell.queues as q on q.name = o.queue
     left join hourbell.tenants as w on w.name = o.tenant offset 0) as o
@@ -297,7 +301,7 @@ end $$;
 
 -- Creates jobs, all or none: the arguments and the result of `enqueue_jobs`, whose plan settings apply.
 create or replace function hourbell.enqueue_any(
-  p_terms text, p_payloads text[], p_term_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
+  p_options text, p_payloads text[], p_options_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
 ) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
 language plpgsql as $$
 #variable_conflict use_column
@@ -305,10 +309,11 @@ declare
   now constant timestamptz := hourbell.clock();
   n constant int := coalesce(cardinality(p_payloads), 0);
   base constant bigint := hourbell.id_base(now);
-  term record;
-  k int := 0;  -- the number of terms
-  t int; seconds int;
-  -- By term:
+  options record;
+  k int := 0;  -- the number of sets of options
+  o int;  -- the number of one
+  seconds int;
+  -- By set of options:
   owners int[]; heads text[]; tails text[]; settings jsonb[]; delays interval[]; expiries timestamptz[];
   deadlines int[]; on_duplicates text[]; notifies boolean[];
   -- Places with the unique key of an earlier place, and these earlier ones.
@@ -328,34 +333,35 @@ begin
   if n = 0 then return; end if;
   -- Nothing is written in this block, so it needs no transaction id.
   begin
-    for term in
-      select t.* from json_array_elements(p_terms::json) as e(value)
-      cross join lateral hourbell.read_term(e.value) as t
+    for options in
+      select o.* from json_array_elements(p_options::json) as e(value)
+      cross join lateral hourbell.read_options(e.value) as o
     loop
       k := k + 1;
-      if term.outcome is not null then
+      if options.outcome is not null then
         return query
-          select coalesce(array_position(p_term_of, k), 1), null::bigint, term.outcome, null::bigint, term.detail;
+          select coalesce(array_position(p_options_of, k), 1), null::bigint, options.outcome, null::bigint,
+            options.detail;
         return;
       end if;
-      owners[k] := term.tenant; heads[k] := term.head; tails[k] := term.tail;
+      owners[k] := options.tenant; heads[k] := options.head; tails[k] := options.tail;
       settings[k] := jsonb_build_object(
-        'queue', term.queue, 'target', term.target, 'priority', term.priority, 'at_most_once', term.at_most_once,
-        'start_seconds', term.start_seconds, 'finish_seconds', term.deadline_seconds,
-        'key', term.key, 'key_limit', term.key_limit, 'notifies', 0);
-      delays[k] := term.delay; expiries[k] := term.expires_at; deadlines[k] := term.deadline_seconds;
-      on_duplicates[k] := term.on_duplicate; notifies[k] := term.notify;
-      if term.has_quota and term.tenant <> all (limited) then limited := limited || term.tenant; end if;
-      once := coalesce(once, 'enqueue:' || term.idempotency_key);
+        'queue', options.queue, 'target', options.target, 'priority', options.priority,
+        'at_most_once', options.at_most_once, 'start_seconds', options.start_seconds,
+        'finish_seconds', options.deadline_seconds, 'key', options.key, 'key_limit', options.key_limit, 'notifies', 0);
+      delays[k] := options.delay; expiries[k] := options.expires_at; deadlines[k] := options.deadline_seconds;
+      on_duplicates[k] := options.on_duplicate; notifies[k] := options.notify;
+      if options.has_quota and options.tenant <> all (limited) then limited := limited || options.tenant; end if;
+      once := coalesce(once, 'enqueue:' || options.idempotency_key);
     end loop;
     -- The common case is checked as a whole.
     if n > 1 and array_remove(expiries, null) = '{}' and array_remove(deadlines, null) = '{}'
         and array_remove(on_duplicates, 'reject') = '{}'
         and not exists (
-          select from unnest(p_payloads, p_term_of, p_at, p_unique_keys) as p(payload, term, at, key)
-          where hourbell.is_payload(p.payload) is not true or coalesce(p.term, 1) not between 1 and k or p.at < now
+          select from unnest(p_payloads, p_options_of, p_at, p_unique_keys) as p(payload, o, at, key)
+          where hourbell.is_payload(p.payload) is not true or coalesce(p.o, 1) not between 1 and k or p.at < now
             or p.at > now + interval '1000 years' or not hourbell.is_line(p.key, 200)) then
-      t := 0;
+      o := 0;
     end if;
   exception when data_exception or statement_too_complex then  -- the latter: nested too deeply
     if k = 0 or n = 1 then
@@ -364,25 +370,25 @@ begin
     end if;
   end;
   if n = 1 then
-    t := coalesce(p_term_of[1], 1);
-    detail := case when t not between 1 and k then 'term_of is not the number of a term'
+    o := coalesce(p_options_of[1], 1);
+    detail := case when o not between 1 and k then 'options_of is not the number of a set of options'
       else hourbell.enqueue_problem(
-        now, p_at[1], p_unique_keys[1], p_payloads[1], expiries[t], deadlines[t], on_duplicates[t], delays[t]) end;
+        now, p_at[1], p_unique_keys[1], p_payloads[1], expiries[o], deadlines[o], on_duplicates[o], delays[o]) end;
     if detail is not null then
       place := 1; outcome := 'invalid';
       return next;
       return;
     end if;
-  elsif t is null then
+  elsif o is null then
     return query
       select x.place, null::bigint, 'invalid', null::bigint, x.problem
       from (
-        select p.place::int, case when t.term not between 1 and k then 'term_of is not the number of a term'
+        select p.place::int, case when o.o not between 1 and k then 'options_of is not the number of a set of options'
           else hourbell.enqueue_problem(
-            now, p.at, p.key, p.payload, expiries[t.term], deadlines[t.term], on_duplicates[t.term], delays[t.term])
+            now, p.at, p.key, p.payload, expiries[o.o], deadlines[o.o], on_duplicates[o.o], delays[o.o])
           end as problem
-        from unnest(p_payloads, p_term_of, p_at, p_unique_keys) with ordinality as p(payload, term, at, key, place)
-        cross join lateral (select coalesce(p.term, 1) as term) as t) as x
+        from unnest(p_payloads, p_options_of, p_at, p_unique_keys) with ordinality as p(payload, o, at, key, place)
+        cross join lateral (select coalesce(p.o, 1) as o) as o) as x
       where x.problem is not null order by x.place limit 10;
     if found then return; end if;
   end if;
@@ -394,92 +400,92 @@ begin
     return;
   end if;
   if array_remove(expiries, null) <> '{}' then
-    -- A start deadline is relative to the time of the job, so all jobs of such a term must have the same.
+    -- A start deadline is relative to the time of the job, so all jobs with such options must have the same.
     if exists (
-      select from unnest(p_payloads, p_term_of, p_at) as p(payload, term, at)
-      where expiries[coalesce(p.term, 1)] is not null
-      group by coalesce(p.term, 1) having count(distinct coalesce(p.at, 'infinity')) > 1)
+      select from unnest(p_payloads, p_options_of, p_at) as p(payload, o, at)
+      where expiries[coalesce(p.o, 1)] is not null
+      group by coalesce(p.o, 1) having count(distinct coalesce(p.at, 'infinity')) > 1)
     then
       return query select 1, null::bigint, 'invalid', null::bigint, 'jobs with one expires_at must have one at';
       return;
     end if;
-    for t, seconds in
-      select distinct x.term, floor(extract(epoch from expiries[x.term] - coalesce(p.at, now + delays[x.term])))::int
-      from unnest(p_payloads, p_term_of, p_at) as p(payload, term, at)
-      cross join lateral (select coalesce(p.term, 1) as term) as x where expiries[x.term] is not null
+    for o, seconds in
+      select distinct x.o, floor(extract(epoch from expiries[x.o] - coalesce(p.at, now + delays[x.o])))::int
+      from unnest(p_payloads, p_options_of, p_at) as p(payload, o, at)
+      cross join lateral (select coalesce(p.o, 1) as o) as x where expiries[x.o] is not null
     loop
-      settings[t] := settings[t] || jsonb_build_object('start_seconds', seconds);
-      tails[t] := tails[t] || ',"start_deadline_seconds":' || seconds;
+      settings[o] := settings[o] || jsonb_build_object('start_seconds', seconds);
+      tails[o] := tails[o] || ',"start_deadline_seconds":' || seconds;
     end loop;
   end if;
 
-  -- A job has the settings of its term and its level (`level_of`).
+  -- A job has the settings of its options and its level (`level_of`).
   if n = 1 then
-    t := coalesce(p_term_of[1], 1);
-    first_at := coalesce(p_at[1], now + delays[t]);
-    run_settings := json_build_array(settings[t] || '{"k": 1, "level": 0}');
-    places := '{1}'; ids := array[hourbell.next_id(base)]; job_owners := array[owners[t]];
+    o := coalesce(p_options_of[1], 1);
+    first_at := coalesce(p_at[1], now + delays[o]);
+    run_settings := json_build_array(settings[o] || '{"k": 1, "level": 0}');
+    places := '{1}'; ids := array[hourbell.next_id(base)]; job_owners := array[owners[o]];
     instants := array[(extract(epoch from first_at) * 1000000)::bigint]; job_settings := '{1}';
     specs := array[hourbell.enqueued_spec(
-      heads[t], p_payloads[1], tails[t], p_unique_keys[1], on_duplicates[t], first_at)];
-    if not notifies[t] then first_at := null; end if;
+      heads[o], p_payloads[1], tails[o], p_unique_keys[1], on_duplicates[o], first_at)];
+    if not notifies[o] then first_at := null; end if;
     if p_unique_keys[1] is not null then
       wanted := json_build_array(json_build_object(
-        'job', ids[1], 'request', 1, 'tenant', owners[t], 'space', hourbell.key_space_unique(),
-        'key', p_unique_keys[1], 'replaces', on_duplicates[t] = 'replace'));
+        'job', ids[1], 'request', 1, 'tenant', owners[o], 'space', hourbell.key_space_unique(),
+        'key', p_unique_keys[1], 'replaces', on_duplicates[o] = 'replace'));
     end if;
   else
     if array_remove(p_unique_keys, null) <> '{}' then
       select coalesce(array_agg(d.place), '{}'), array_agg(d.first) into repeats, firsts
       from (
-        select p.place::int, (min(p.place) over (partition by owners[coalesce(p.term, 1)], p.key))::int as first
-        from unnest(p_payloads, p_term_of, p_unique_keys) with ordinality as p(payload, term, key, place)
+        select p.place::int, (min(p.place) over (partition by owners[coalesce(p.o, 1)], p.key))::int as first
+        from unnest(p_payloads, p_options_of, p_unique_keys) with ordinality as p(payload, o, key, place)
         where p.key is not null) as d
       where d.place <> d.first;
-      if exists (select from unnest(repeats) as r where on_duplicates[coalesce(p_term_of[r], 1)] <> 'keep') then
+      if exists (select from unnest(repeats) as r where on_duplicates[coalesce(p_options_of[r], 1)] <> 'keep') then
         return query
           select r, null::bigint, 'duplicate', null::bigint, 'an earlier job of the same call has it'
-          from unnest(repeats) as r where on_duplicates[coalesce(p_term_of[r], 1)] <> 'keep' order by r limit 10;
+          from unnest(repeats) as r where on_duplicates[coalesce(p_options_of[r], 1)] <> 'keep' order by r limit 10;
         return;
       end if;
     end if;
     tenant_count := (select count(distinct o) from unnest(owners) as o);
     if coalesce(array_remove(p_unique_keys, null), '{}') = '{}' and coalesce(array_remove(p_at, null), '{}') = '{}'
         and delays = array_fill(delays[1], array[k]) then
-      -- The common case: all at one time, so documents of a term differ only by their payloads.
+      -- The common case: all at one time, so documents with the same options differ only by their payloads.
       common_at := now + delays[1];
       run_settings := (
-        select json_agg(s.settings || jsonb_build_object('k', 4 * s.term + l.level, 'level', l.level,
-          'head', heads[s.term], 'tail', tails[s.term] || hourbell.enqueued_schedule(common_at)))
-        from unnest(settings) with ordinality as s(settings, term) cross join generate_series(0, 3) as l(level));
+        select json_agg(s.settings || jsonb_build_object('k', 4 * s.o + l.level, 'level', l.level,
+          'head', heads[s.o], 'tail', tails[s.o] || hourbell.enqueued_schedule(common_at)))
+        from unnest(settings) with ordinality as s(settings, o) cross join generate_series(0, 3) as l(level));
       specs := p_payloads;
       ids := array(select hourbell.next_id(base) from generate_series(1, n));
       -- Roughly: as if the tenants had equally many.
-      select array_agg(j.place), array_agg(owners[j.term]),
-        array_agg(4 * j.term + hourbell.level_of(j.place / tenant_count))
+      select array_agg(j.place), array_agg(owners[j.o]),
+        array_agg(4 * j.o + hourbell.level_of(j.place / tenant_count))
       into places, job_owners, job_settings
       from (
-        select p.place::int, coalesce(p.term, 1) as term
-        from unnest(ids, p_term_of) with ordinality as p(id, term, place)) as j;
+        select p.place::int, coalesce(p.o, 1) as o
+        from unnest(ids, p_options_of) with ordinality as p(id, o, place)) as j;
       if true = any (notifies) then first_at := common_at; end if;
     else
       run_settings := (
-        select json_agg(s.settings || jsonb_build_object('k', 4 * s.term + l.level, 'level', l.level))
-        from unnest(settings) with ordinality as s(settings, term) cross join generate_series(0, 3) as l(level));
+        select json_agg(s.settings || jsonb_build_object('k', 4 * s.o + l.level, 'level', l.level))
+        from unnest(settings) with ordinality as s(settings, o) cross join generate_series(0, 3) as l(level));
       select array_agg(j.place), array_agg(j.id), array_agg((extract(epoch from j.run_at) * 1000000)::bigint),
-        array_agg(owners[j.term]), array_agg(4 * j.term + hourbell.level_of(j.place / tenant_count)),
+        array_agg(owners[j.o]), array_agg(4 * j.o + hourbell.level_of(j.place / tenant_count)),
         array_agg(hourbell.enqueued_spec(
-          heads[j.term], j.payload, tails[j.term], j.key, on_duplicates[j.term], j.run_at)),
-        min(j.run_at) filter (where notifies[j.term]),
+          heads[j.o], j.payload, tails[j.o], j.key, on_duplicates[j.o], j.run_at)),
+        min(j.run_at) filter (where notifies[j.o]),
         json_agg(json_build_object(
-          'job', j.id, 'request', 1, 'tenant', owners[j.term], 'space', hourbell.key_space_unique(), 'key', j.key,
-          'replaces', on_duplicates[j.term] = 'replace')) filter (where j.key is not null)
+          'job', j.id, 'request', 1, 'tenant', owners[j.o], 'space', hourbell.key_space_unique(), 'key', j.key,
+          'replaces', on_duplicates[j.o] = 'replace')) filter (where j.key is not null)
       into places, ids, instants, job_owners, job_settings, specs, first_at, wanted
       from (
-        select p.place::int, p.payload, p.key, t.term, coalesce(p.at, now + delays[t.term]) as run_at,
+        select p.place::int, p.payload, p.key, o.o, coalesce(p.at, now + delays[o.o]) as run_at,
           hourbell.next_id(base) as id
-        from unnest(p_payloads, p_term_of, p_at, p_unique_keys) with ordinality as p(payload, term, at, key, place)
-        cross join lateral (select coalesce(p.term, 1) as term) as t
+        from unnest(p_payloads, p_options_of, p_at, p_unique_keys) with ordinality as p(payload, o, at, key, place)
+        cross join lateral (select coalesce(p.o, 1) as o) as o
         where repeats = '{}' or p.place <> all (repeats)) as j;
     end if;
   end if;
@@ -509,7 +515,7 @@ begin
       ids, null, common_at, instants, job_owners, job_settings, specs, run_settings, null, wanted);
     if made.excessive <> '{}' or exists (
       select from unnest(places, ids) as p(place, id) join unnest(made.refused) as r(id) on r.id = p.id
-      where on_duplicates[coalesce(p_term_of[p.place], 1)] <> 'keep')
+      where on_duplicates[coalesce(p_options_of[p.place], 1)] <> 'keep')
     then
       raise exception using errcode = 'HB000';  -- undo it
     end if;
@@ -522,7 +528,7 @@ begin
         union all
         select p.place, null::bigint, 'duplicate', r.holder, hourbell.holder_state(r.holder, now)
         from unnest(places, ids) as p(place, id) join unnest(made.refused, made.holders) as r(id, holder) on r.id = p.id
-        where on_duplicates[coalesce(p_term_of[p.place], 1)] <> 'keep'
+        where on_duplicates[coalesce(p_options_of[p.place], 1)] <> 'keep'
         order by 1 limit 10;
       return;
     when lock_not_available then
@@ -561,23 +567,24 @@ end $$;
 
 -- Creates jobs, all or none. See `hourbell.try_enqueue` in store/public for arguments and result.
 create or replace function hourbell.enqueue_jobs(
-  p_terms text, p_payloads text[], p_term_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
+  p_options text, p_payloads text[], p_options_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
 ) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
 language plpgsql
 set plan = lookups set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  term jsonb;
+  options jsonb;
   new record;
 begin
   -- The common case: one job that nothing can refuse.
-  if cardinality(p_payloads) = 1 and coalesce(p_term_of[1], 1) = 1 and p_unique_keys[1] is null then
+  if cardinality(p_payloads) = 1 and coalesce(p_options_of[1], 1) = 1 and p_unique_keys[1] is null then
     -- Nothing is written in this block, so it needs no transaction id of its own. That of the whole transaction is
     -- assigned before the snapshot of the write: `list_quota_jobs` relies on it.
     begin
-      term := p_terms::jsonb -> 0;
-      if term - '{task,tenant,queue,priority,delay_seconds,timeout_seconds,notify}'::text[] = '{}' then
-        -- Few options, as most terms have: `read_term` prepares the reading of all of them, which takes twice as long.
+      options := p_options::jsonb -> 0;
+      if options - '{task,tenant,queue,priority,delay_seconds,timeout_seconds,notify}'::text[] = '{}' then
+        -- Few options, as most calls give: `read_options` prepares the reading of all of them, which takes twice as
+        -- long.
         select x.now, x.at, hourbell.next_id(hourbell.id_base(x.now)) as id, w.id as tenant, q.id as queue,
           -k.id as target, x.priority, false as at_most_once, null::bigint as key, 1 as key_limit,
           null::timestamptz as start_by, null::timestamptz as finish_by,
@@ -593,38 +600,38 @@ begin
         into new
         from (
           select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
-            n.delay_seconds, (term ->> 'timeout_seconds')::int as timeout_seconds,
-            coalesce((term ->> 'notify')::boolean, true) as notify,
-            (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(term ->> 'priority', 'MEDIUM')) - 1)
+            n.delay_seconds, (options ->> 'timeout_seconds')::int as timeout_seconds,
+            coalesce((options ->> 'notify')::boolean, true) as notify,
+            (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(options ->> 'priority', 'MEDIUM')) - 1)
               ::smallint as priority
-          from (select hourbell.clock() as now, (term ->> 'delay_seconds')::float8 as delay_seconds offset 0) as n
+          from (select hourbell.clock() as now, (options ->> 'delay_seconds')::float8 as delay_seconds offset 0) as n
           offset 0) as x
-        join hourbell.tasks as k on k.name = term ->> 'task'
-        join hourbell.queues as q on q.name = coalesce(term ->> 'queue', 'default')
-        join hourbell.tenants as w on w.name = coalesce(term ->> 'tenant', 'default')
+        join hourbell.tasks as k on k.name = options ->> 'task'
+        join hourbell.queues as q on q.name = coalesce(options ->> 'queue', 'default')
+        join hourbell.tenants as w on w.name = coalesce(options ->> 'tenant', 'default')
         where w.max_jobs is null and x.priority is not null and coalesce(x.delay_seconds, 0) between 0 and 315360000
           and coalesce(x.timeout_seconds, 1) between 1 and 86400
           and hourbell.job_problem(x.now, p_at[1], null, p_payloads[1], null, null, 'reject', null) is null;
       else
-        select x.now, x.at, hourbell.next_id(hourbell.id_base(x.now)) as id, t.tenant, t.queue, t.target, t.priority,
-          t.at_most_once, t.key, t.key_limit,
+        select x.now, x.at, hourbell.next_id(hourbell.id_base(x.now)) as id, o.tenant, o.queue, o.target, o.priority,
+          o.at_most_once, o.key, o.key_limit,
           x.at + make_interval(secs => x.start_seconds) as start_by,
-          x.at + make_interval(secs => t.deadline_seconds) as finish_by,
-          hourbell.enqueued_spec(t.head, p_payloads[1], t.tail
-            || case when t.expires_at is null then '' else ',"start_deadline_seconds":' || x.start_seconds end,
+          x.at + make_interval(secs => o.deadline_seconds) as finish_by,
+          hourbell.enqueued_spec(o.head, p_payloads[1], o.tail
+            || case when o.expires_at is null then '' else ',"start_deadline_seconds":' || x.start_seconds end,
             null, null, x.at) as spec,
-          case when t.notify and x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end,
+          case when o.notify and x.at <= x.now + interval '1 second' then pg_notify('hourbell', '') end,
           pg_current_xact_id()
         into new
         from (select hourbell.clock() as now offset 0) as n
-        cross join hourbell.read_term(p_terms::json -> 0) as t
+        cross join hourbell.read_options(p_options::json -> 0) as o
         cross join lateral (
-          select n.now, a.at, case when t.expires_at is null then t.start_seconds
-            else floor(extract(epoch from t.expires_at - a.at))::int end as start_seconds
-          from (select coalesce(p_at[1], n.now + t.delay) as at offset 0) as a offset 0) as x
-        where t.outcome is null and not t.has_quota and t.idempotency_key is null
+          select n.now, a.at, case when o.expires_at is null then o.start_seconds
+            else floor(extract(epoch from o.expires_at - a.at))::int end as start_seconds
+          from (select coalesce(p_at[1], n.now + o.delay) as at offset 0) as a offset 0) as x
+        where o.outcome is null and not o.has_quota and o.idempotency_key is null
           and hourbell.job_problem(
-            x.now, p_at[1], null, p_payloads[1], t.expires_at, t.deadline_seconds, t.on_duplicate, t.delay) is null;
+            x.now, p_at[1], null, p_payloads[1], o.expires_at, o.deadline_seconds, o.on_duplicate, o.delay) is null;
       end if;
     exception when data_exception or statement_too_complex then null;  -- `enqueue_any` finds out which
     end;
@@ -656,7 +663,7 @@ begin
       return;
     end if;
   end if;
-  return query select * from hourbell.enqueue_any(p_terms, p_payloads, p_term_of, p_at, p_unique_keys, p_actor);
+  return query select * from hourbell.enqueue_any(p_options, p_payloads, p_options_of, p_at, p_unique_keys, p_actor);
 end $$;
 
 -- Cancels the job of a task that has a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to

@@ -83,8 +83,8 @@ begin
 end $$;
 
 -- Ends groups and creates their callbacks. That of p_groups[k] is the webhook p_targets[k], p_specs[k]; null: a job of
--- a task, from the term of the group. A group that another leader has ended gets none. A job that is refused, because
--- of a quota, is retried after a minute.
+-- a task, from the options of the group. A group that another leader has ended gets none. A job that is refused,
+-- because of a quota, is retried after a minute.
 create or replace function hourbell.end_groups(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_queue smallint, p_groups bigint[], p_targets int[], p_specs text[]
 ) returns void
@@ -106,10 +106,10 @@ begin
   from unnest(p_groups, p_targets, p_specs) as c(id, target, spec) join now_ended as g on g.id = c.id;
   for g in
     select * from hourbell.execution_groups
-    where id = any (p_groups) and ended_at is null and term is not null order by id for no key update
+    where id = any (p_groups) and ended_at is null and options is not null order by id for no key update
   loop
     select * into made from hourbell.enqueue_jobs(
-      '[' || g.term || ']', array[g.payload], null, null, null, 'group ' || hourbell.group_text(g.id));
+      '[' || g.options || ']', array[g.payload], null, null, null, 'group ' || hourbell.group_text(g.id));
     if made.outcome in ('created', 'kept') then  -- kept: it has the idempotency key of an earlier job
       update hourbell.execution_groups
       set ended_at = p_now, look_at = null, callback = made.job_id, problem = null where id = g.id;
@@ -154,7 +154,7 @@ end $$;
 -- group as its label `hourbell.group`. Raises no error for what a caller may get wrong: `outcome` is then as that of
 -- `enqueue_jobs`, or `unknown_member`, and nothing is created.
 create or replace function hourbell.create_group(
-  p_name text, p_term text, p_payload text, p_members bigint[], p_actor text,
+  p_name text, p_options text, p_payload text, p_members bigint[], p_actor text,
   out group_id bigint, out outcome text, out detail text
 )
 language plpgsql set plan = lookups_one_by_one as $$
@@ -164,22 +164,22 @@ declare
   members constant bigint[] := array(select distinct unnest(p_members));
   new_id constant bigint := hourbell.next_id(hourbell.id_base(now));
   labelled jsonb;
-  term record;
+  options record;
   unknown bigint;
 begin
   begin
-    labelled := jsonb_set('{"labels": {}}'::jsonb || p_term::jsonb, '{labels,hourbell.group}',
+    labelled := jsonb_set('{"labels": {}}'::jsonb || p_options::jsonb, '{labels,hourbell.group}',
       to_jsonb(hourbell.group_text(new_id)));
-    select * into term from hourbell.read_term(labelled::json);
-    if term.outcome is not null then
-      outcome := term.outcome; detail := term.detail;
+    select * into options from hourbell.read_options(labelled::json);
+    if options.outcome is not null then
+      outcome := options.outcome; detail := options.detail;
       return;
     end if;
     outcome := 'invalid';
     if hourbell.is_line(p_name, 200) is not true then
       detail := 'the name of a group must be 1 to 200 printable characters';
       return;
-    elsif term.on_duplicate <> 'reject' or term.expires_at is not null then
+    elsif options.on_duplicate <> 'reject' or options.expires_at is not null then
       detail := 'the callback of a group can have no on_duplicate and no expires_at';
       return;
     elsif hourbell.is_payload(p_payload) is not true then
@@ -195,18 +195,18 @@ begin
   end;
   unknown := (
     select m.id from unnest(members) as m(id)
-    where not exists (select from hourbell.executions as e where e.id = m.id and e.tenant = term.tenant offset 0)
+    where not exists (select from hourbell.executions as e where e.id = m.id and e.tenant = options.tenant offset 0)
       limit 1);
   if unknown is not null then
     outcome := 'unknown_member'; detail := hourbell.job_text(unknown);
     return;
   end if;
   insert into hourbell.execution_groups
-    (id, tenant, name, created_at, closed_at, look_at, members, term, payload)
-  values (new_id, term.tenant, p_name, now, now, now, cardinality(members), labelled::text, p_payload);
+    (id, tenant, name, created_at, closed_at, look_at, members, options, payload)
+  values (new_id, options.tenant, p_name, now, now, now, cardinality(members), labelled::text, p_payload);
   insert into hourbell.group_members (group_id, execution) select new_id, id from unnest(members) as m(id);
   insert into hourbell.audit (at, tenant, actor, operation, after)
-  values (now, term.tenant, p_actor, 'create_group', json_build_object('group_id', hourbell.group_text(new_id)));
+  values (now, options.tenant, p_actor, 'create_group', json_build_object('group_id', hourbell.group_text(new_id)));
   group_id := new_id;
   outcome := 'created';
 end $$;

@@ -79,7 +79,7 @@ create table hourbell.tasks (
   name       text not null unique,
   created_at timestamptz not null,
   made_by    int references hourbell.tenants,  -- as in queues
-  -- What jobs of the task have if the caller of hourbell.enqueue says nothing: a term of hourbell.try_enqueue, as JSON.
+  -- What jobs of the task have if the caller of hourbell.enqueue says nothing: options for hourbell.try_enqueue, as JSON.
   -- Declared by the workers that serve the task; null: by none.
   defaults   text
 );
@@ -524,7 +524,7 @@ create table hourbell.deadlines (
 create index deadlines_in_order on hourbell.deadlines (at);
 
 -- Groups of executions: when a group is closed and all its members have ended, its callback is created once: a webhook
--- (`url`), or a job of a task (`term`).
+-- (`url`), or a job of a task (`options`).
 create table hourbell.execution_groups (
   id         bigint primary key,
   tenant     int not null references hourbell.tenants,
@@ -538,11 +538,11 @@ create table hourbell.execution_groups (
   fates      int[] not null default '{0,0,0,0,0}',  -- how many of these ended in each fate, by its number
   url        text,
   headers    json,
-  term       text,                          -- of the job that is the callback, as hourbell.try_enqueue takes it
+  options    text,                          -- of the job that is the callback, as hourbell.try_enqueue takes them
   payload    text,
   callback   bigint,                        -- the execution that is the callback, once the group has ended
   problem    text,                          -- why the callback cannot be created at present
-  check ((url is null) <> (term is null))
+  check ((url is null) <> (options is null))
 );
 create index execution_groups_by_look_at on hourbell.execution_groups (look_at) where look_at is not null;
 -- Those that retention may delete: they have ended, or were never closed.

@@ -14,18 +14,18 @@
 -- raised, and the rows are those that were refused: `invalid`, `unknown_task`, `unknown_queue`, `unknown_tenant`,
 -- `duplicate` (by `holder`), `busy` (another open transaction has locked the `unique_key` of one of the jobs, the
 -- `idempotency_key` or the `quota` of a tenant; `detail` says which of the three), `over_quota`.
---   terms        a JSON array of what jobs have in common: task, tenant, queue, priority, delay_seconds,
+--   options      a JSON array of the sets of options that jobs share: task, tenant, queue, priority, delay_seconds,
 --                timeout_seconds, retry_policy, delivery, expires_at or expires_in_seconds (after the time of the job),
 --                deadline_seconds, concurrency_key, concurrency_limit, on_duplicate, labels, notify,
 --                idempotency_key (of one job: a repeated call returns it as kept, also when it has ended),
 --                traceparent (the span that creates the job, which continues its trace) or trace_link (its run has a
 --                trace of its own, linked to the span); ignored if it is not valid
 --   payloads     a JSON object for each job
---   term_of      the number of the job's term; null: the first
---   at           when the job runs; null: after delay_seconds of its term
+--   options_of   the number of the job's set of options, from 1; null: the first
+--   at           when the job runs; null: after delay_seconds of its options
 --   unique_keys  unique among the tenant's jobs that have not ended; null: none
 create or replace function hourbell.try_enqueue(
-  terms text, payloads text[], term_of int[] default null, at timestamptz[] default null,
+  options text, payloads text[], options_of int[] default null, at timestamptz[] default null,
   unique_keys text[] default null
 ) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
 language sql volatile security definer
@@ -104,10 +104,11 @@ begin
 end $$;
 
 -- For libraries. Creates a group of jobs that were just created, and closes it: when all of them have ended, a job is
--- created from `term` and `payload`, as by `try_enqueue`. Raises no error for a refusal: `outcome` is `created`, or one
--- of those of `try_enqueue`, or `unknown_member` (`detail` is not a job of the tenant of the term).
+-- created from `options` (one set) and `payload`, as by `try_enqueue`. Raises no error for a refusal: `outcome` is
+-- `created`, or one of those of `try_enqueue`, or `unknown_member` (`detail` is not a job of the tenant in the
+-- options).
 create or replace function hourbell.try_group(
-  name text, term text, payload text, members bigint[], out group_id bigint, out outcome text, out detail text
+  name text, options text, payload text, members bigint[], out group_id bigint, out outcome text, out detail text
 )
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transaction_session_timeout = 0 as $$

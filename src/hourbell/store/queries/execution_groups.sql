@@ -4,7 +4,7 @@
 insert into hourbell.execution_groups (id, tenant, name, created_at, url, headers) values ($1, $2, $3, $4, $5, $6)
 
 -- name: group
-select g.*, g.term::json ->> 'task' as task,
+select g.*, g.options::json ->> 'task' as task,
   (select name from hourbell.tenants as t where t.id = g.tenant) as tenant_name
 from hourbell.execution_groups as g where g.id = any ($1)
 
