@@ -848,7 +848,10 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     ids, now = s.parked_jobs[:500], s.now
     return listing(
-        queries("limits")["waits"], [ids, now, ["default"] * len(ids)], rows=2_000, buffers=8_000
+        queries("limits")["waiting_for"],
+        [ids, now, ["default"] * len(ids)],
+        rows=2_000,
+        buffers=8_000,
     )
 
 

@@ -28,7 +28,7 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.engine.views.waits import with_waits
+from hourbell.engine.views.waiting_for import with_waiting_for
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Origin, Reason
 from hourbell.model.ids import created_at, execution_text, first_id_at
@@ -61,7 +61,7 @@ async def get_execution(engine: Engine, execution_id: int) -> Execution:
     execution = await _find_execution(engine, execution_id)
     if execution is None or not engine.may_see(execution.tenant_id):
         raise NotFound("execution", execution_text(execution_id))
-    return (await with_waits(engine, [execution]))[0]
+    return (await with_waiting_for(engine, [execution]))[0]
 
 
 async def _find_execution(engine: Engine, execution_id: int) -> Execution | None:
@@ -84,7 +84,7 @@ async def list_executions(
     """
     of_job = msgspec.structs.replace(wanted, job_id=job_id)
     page = await _list_of_job(engine, of_job, page_size, token, expand_missed)
-    return Page(await with_waits(engine, page.items), page.next_token)
+    return Page(await with_waiting_for(engine, page.items), page.next_token)
 
 
 async def search_executions(
@@ -92,7 +92,7 @@ async def search_executions(
 ) -> Page:
     """The due and past executions of all jobs, by creation, newest first, live and ended."""
     page = await _search(engine, wanted, page_size, token)
-    return Page(await with_waits(engine, page.items), page.next_token)
+    return Page(await with_waiting_for(engine, page.items), page.next_token)
 
 
 async def _search(

@@ -24,8 +24,8 @@ begin
   returning w.token, w.outcome, w.value into token, outcome, value;
 end $$;
 
--- Notes what an outside system reports, and resumes the execution if it waits for that. Returns the outcome that
--- counts, which is another one if something was reported before.
+-- Notes what an outside system reports, and makes the execution due again if it waits for that. Returns the outcome
+-- that counts, which is another one if something was reported before.
 create or replace function hourbell.report_wait(
   p_id bigint, p_name text, p_outcome text, p_value json, p_now timestamptz
 ) returns text
@@ -34,14 +34,14 @@ language plpgsql set plan = lookups_one_by_one as $$
 declare counts text;
 begin
   update hourbell.waits set outcome = p_outcome, value = p_value where id = p_id and name = p_name and outcome is null;
-  if found then perform hourbell.resume(array[p_id], p_now); end if;
+  if found then perform hourbell.requeue_awaiting(array[p_id], p_now); end if;
   select outcome into counts from hourbell.waits where id = p_id and name = p_name;
   return counts;
 end $$;
 
 -- Makes those of these executions due again for which something was reported while they await it. One whose worker has
 -- not recorded yet that it waits is found later, by `end_waits`.
-create or replace function hourbell.resume(p_ids bigint[], p_now timestamptz) returns void
+create or replace function hourbell.requeue_awaiting(p_ids bigint[], p_now timestamptz) returns void
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
@@ -72,8 +72,8 @@ begin
   update hourbell.waits set is_open = false where id = any (ids) and outcome is not null;
 end $$;
 
--- Ends waits whose time is over, and resumes what could not be resumed when it was reported. Returns how many
--- executions it has examined.
+-- Ends waits whose time is over, and makes due again what was reported before its worker had recorded that it waits.
+-- Returns how many executions it has examined.
 create or replace function hourbell.end_waits(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
@@ -89,7 +89,7 @@ begin
   if late || over = '{}' then return 0; end if;
   perform hourbell.check_epoch(p_node, p_epoch);
   update hourbell.waits set outcome = 'TIMED_OUT' where id = any (late) and is_open and outcome is null;
-  perform hourbell.resume(late || over, p_now);
+  perform hourbell.requeue_awaiting(late || over, p_now);
   -- A run that has ended otherwise (its worker died, its handler has not waited after all) records no wait any more.
   update hourbell.waits as w set is_open = false where id = any (over) and is_open and (
     exists (select from hourbell.outcomes as o where o.id = w.id offset 0)

@@ -503,7 +503,7 @@ create table hourbell.waits (
   value    json,                  -- what was reported: the result, or the text of the failure
   primary key (id, name)
 ) with (fillfactor = 70, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
--- Executions that are to be resumed; mostly none.
+-- Executions that are to be due again; mostly none.
 create index waits_over on hourbell.waits (id) where is_open and outcome is not null;
 create sequence hourbell.waits_cursor minvalue 0 start 0;  -- up to which execution housekeeping has looked
 

@@ -38,7 +38,7 @@ update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourb
 select hourbell.ended() from hourbell.cancel_requested($1, $2, $3)
 
 -- name: end_waits
--- Ends waits of handlers whose time is over, and resumes what has to be resumed.
+-- Ends waits of handlers whose time is over, and makes due again what was reported meanwhile.
 select hourbell.end_waits($1, $2, $3, $4)
 
 -- name: wait_by_token

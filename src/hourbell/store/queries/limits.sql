@@ -71,7 +71,7 @@ cross join lateral (
   select count(*) as in_use from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as h
 where p.id = $1
 
--- name: waits
+-- name: waiting_for
 -- What the executions $1, whose time has come, wait for: whether a live session serves their queue ($3, in the same
 -- order); the kind of the blocker under which they are parked, and how much room it has; whether they are suspects. $2
 -- now. Each blocker is read once, however many executions wait for it.

@@ -1,4 +1,4 @@
-"""waits: what the executions of a list wait for, as the code that `explain` would give.
+"""waiting_for: what the executions of a list wait for, as the code that `explain` would give.
 
 The place of an execution says most of it (`hourbell.location_of`). The rest is looked up for a
 whole list by one statement: whether a worker serves the queue, and why the blocker blocks.
@@ -29,7 +29,7 @@ _ADMISSION, _PARKED, _WORKER_SLOT = "admission", "parked", "worker_slot"
 _LIMITED = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}
 
 
-async def with_waits(engine: Engine, executions: Sequence[Execution]) -> list[Execution]:
+async def with_waiting_for(engine: Engine, executions: Sequence[Execution]) -> list[Execution]:
     """These executions, each with the code of what it waits for."""
     due = {
         each.execution_id: each.queue
@@ -39,7 +39,7 @@ async def with_waits(engine: Engine, executions: Sequence[Execution]) -> list[Ex
     if not due:
         return [*executions]
     now = await engine.clock.now()
-    rows = await walk(engine, _L["waits"], [*due], now, [*due.values()])
+    rows = await walk(engine, _L["waiting_for"], [*due], now, [*due.values()])
     by_id = {row["id"]: row for row in rows}
     return [
         msgspec.structs.replace(each, waiting_for=_code(each, by_id[each.execution_id]))
