@@ -323,8 +323,12 @@ async def cancelling(engine: Engine) -> Explanation:
     explained = await running(engine)
     assert explained.execution_id is not None
     number = parse_execution_id(explained.execution_id)
-    await cancel_execution(engine, number, Write())
-    return await explain_execution(engine, number)
+    for seconds in (1, 2):  # the second request changes nothing
+        await travel(engine, START + seconds * SECOND)
+        await cancel_execution(engine, number, Write())
+    explained = await explain_execution(engine, number)
+    assert explained.since == START + SECOND
+    return explained
 
 
 @reaches

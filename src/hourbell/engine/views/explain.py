@@ -214,11 +214,11 @@ async def _live(
         )
     if row["claimed_at"] is not None:
         worker = Holder(worker=row["worker"])
-        if row["cancel_requested"]:
+        if row["cancel_requested_at"] is not None:
             return Explanation(
                 code="cancelling",
                 message=f"Worker {row['worker']} was asked to stop it.",
-                since=row["claimed_at"],
+                since=row["cancel_requested_at"],
                 holder=worker,
             )
         return Explanation(

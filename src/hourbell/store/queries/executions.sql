@@ -49,7 +49,7 @@ select e.*, w.*, o.*, s.*,
     as lateness_ms,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
-  exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as cancel_requested
+  (select min(requested_at) from hourbell.cancellations as c where c.id = e.id) as cancel_requested_at
 from hourbell.executions as e
 left join lateral hourbell.end_of(e.id) as o on true
 cross join hourbell.slab_index($1, true) as i
