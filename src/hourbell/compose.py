@@ -279,7 +279,7 @@ async def join_or_open_database(
     try:
         await is_migrated(dsn)
     except StoreUnavailable:
-        raise no_database(target) from None
+        raise no_database(target, settings.data_dir) from None
     return dsn
 
 

@@ -180,13 +180,19 @@ def test_a_role_needs_a_database_that_others_share(role: str, tmp_path: Path) ->
     assert "HOURBELL_DATABASE_URL is not set" in said
 
 
-@pytest.mark.parametrize("role", ["worker", "migrate"])
-def test_a_database_that_is_not_there_is_told_as_such(role: str) -> None:
-    process = hourbell(role, f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+@pytest.mark.parametrize(
+    "command", ["worker", "worker examples.shop_reminder:app", "scheduler", "api", "up", "migrate"]
+)
+def test_a_database_that_is_not_there_is_told_as_such(command: str) -> None:
+    port = free_port()
+    process = hourbell(command, f"postgresql://nobody:secret@127.0.0.1:{port}/none")
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "Cannot use the database" in said
-    assert "Traceback" not in said
+    assert f"none on 127.0.0.1:{port}: the connection was refused. " in said
+    assert "HOURBELL_DATABASE_URL" in said
+    for wrong in ("Traceback", "secret", "write"):
+        assert wrong not in said
 
 
 async def test_an_api_that_others_can_reach_starts_only_when_there_is_a_key(

@@ -66,7 +66,7 @@ async def _open(stack: AsyncExitStack, settings: Settings) -> Application:
         return await stack.enter_async_context(unserved_api(settings))
     except NO_DATABASE as error:
         otherwise = "name a server with HOURBELL_URL or --profile"
-        raise ConfigurationError(database_problem(error, otherwise)) from error
+        raise ConfigurationError(database_problem(error, settings, otherwise)) from error
 
 
 async def _call(application: Application, request: Request) -> Answer:

@@ -74,7 +74,7 @@ async def _examine() -> Sequence[Finding]:
             what = f"the PostgreSQL server of {settings.data_dir} is not running"
             found.append(Finding("database", Level.FAILURE, what, _NOT_RUNNING))
         else:
-            what, _, advice = database_problem(error).partition(". ")
+            what, _, advice = database_problem(error, settings).partition(". ")
             found.append(Finding("database", Level.FAILURE, what, advice))
     except HourbellError as error:
         of_schema = isinstance(error, IncompatibleDatabase | UnreleasedDatabase)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 
 import click
 
-from hourbell.cli.output import instant_text, print_json, say, terminal_width
+from hourbell.cli.output import counted, instant_text, print_json, say, terminal_width
 from hourbell.cli.remote import Session, remote
 from hourbell.client import Forecast
 from hourbell.timing.errors import UnknownZone
@@ -46,7 +46,7 @@ def forecast_command(session: Session, hours: int, tenant: str | None, timezone:
     click.echo("\n".join(chart_lines(forecast, zone, width, _blocks())))
     busiest = max(forecast.minutes, key=lambda minute: minute.executions)
     at = instant_text(busiest.at.astimezone(zone))
-    say(f"{total:,} executions; the busiest minute is {at} with {busiest.executions:,}.")
+    say(f"{counted(total, 'execution')}; the busiest minute is {at} with {busiest.executions:,}.")
     if forecast.estimated:
         say(
             "This is an estimate: some schedules have too many jobs to count, or cannot be computed."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import click
@@ -33,6 +34,7 @@ from hourbell.cli.remote import (
     remote,
 )
 from hourbell.client import (
+    ClientError,
     CreatedJob,
     Explanation,
     Job,
@@ -46,13 +48,15 @@ from hourbell.client import (
     Unreachable,
     Webhook,
 )
+from hourbell.client.values import Worker
 from hourbell.model.errors import ConfigurationError
-from hourbell.model.jobs import JobStatus, JobType
+from hourbell.model.jobs import WEBHOOK_TASK, JobStatus, JobType
 from hourbell.model.policies import Priority
 
 PRIORITIES = [priority.name for priority in Priority]
 STATUSES = [status.value for status in JobStatus]
 TYPES = [kind.value for kind in JobType]
+_MAX_WORKERS = 1_000  # that are looked at for a note
 CHUNK = 2_000  # jobs per request, so that progress is visible
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -145,12 +149,35 @@ def _create_one(session: Session, new: NewJob, key: str | None) -> None:
         raise
     for warning in job.warnings:
         say(f"Warning: {warning.path}: {warning.message}")
+    _note_unserved(session, job)
     if session.as_json:
         print_json(job)
         return
     when = f"; it will run at {instant_text(job.next_run_at)}" if job.next_run_at else ""
     say(f"Created {job.name}{when}.")
     click.echo(job.job_id)
+
+
+def _note_unserved(session: Session, job: Job) -> None:
+    """Say if no live worker would run the job now. Workers may start later, so this is no error."""
+    task = job.action.name if isinstance(job.action, Task) else WEBHOOK_TASK
+    try:
+        alive = list(islice(session.client.cell.each_worker(state="alive"), _MAX_WORKERS))
+    except ClientError:
+        return  # the job is created; that is what counts
+    # A key of one tenant sees no workers, so an empty list says nothing.
+    if not alive or len(alive) == _MAX_WORKERS or any(_serves(one, job, task) for one in alive):
+        return
+    what = "webhooks" if task == WEBHOOK_TASK else f"the task {task}"
+    say(
+        f"Note: no live worker runs {what} in the queue {job.queue} at the moment. Unless one is "
+        f"started before the job is due, it will wait; `hourbell doctor` lists what waits."
+    )
+
+
+def _serves(worker: Worker, job: Job, task: str) -> bool:
+    in_queue = worker.queues is None or job.queue in worker.queues
+    return in_queue and (worker.tasks is None or task in worker.tasks)
 
 
 def _how_to_repeat(key: str | None) -> str:

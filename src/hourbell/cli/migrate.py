@@ -13,7 +13,7 @@ from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.cli.remote import errors_as_exits
 from hourbell.compose import shared_database
 from hourbell.model.errors import ConfigurationError
-from hourbell.settings import from_environment
+from hourbell.settings import Settings, from_environment
 from hourbell.store.database import translate_errors
 from hourbell.store.migrations import grant_enqueue, migrate
 
@@ -28,23 +28,24 @@ from hourbell.store.migrations import grant_enqueue, migrate
 def migrate_command(role: str | None) -> None:
     """Upgrade the database of HOURBELL_DATABASE_URL to this version. Safe to repeat."""
     with errors_as_exits():
-        asyncio.run(_migrate(shared_database(from_environment(os.environ)), role))
+        asyncio.run(_migrate(from_environment(os.environ), role))
     say("The database is up to date.")
     if role is not None:
         say(f"Role {role} may call hourbell.enqueue, hourbell.try_enqueue and hourbell.cancel.")
 
 
-async def _migrate(dsn: str, role: str | None) -> None:
+async def _migrate(settings: Settings, role: str | None) -> None:
+    dsn = shared_database(settings)
     try:
         with translate_errors():
             # Before any write: a database that cannot be opened is not one that was lost.
             await (await asyncpg.connect(dsn, statement_cache_size=0)).close()
     except NO_DATABASE as error:
-        raise ConfigurationError(database_problem(error)) from error
+        raise ConfigurationError(database_problem(error, settings)) from error
     try:
         with translate_errors():
             await migrate(dsn)
             if role is not None:
                 await grant_enqueue(dsn, role)
     except asyncpg.InsufficientPrivilegeError as error:
-        raise ConfigurationError(database_problem(error)) from error
+        raise ConfigurationError(database_problem(error, settings)) from error

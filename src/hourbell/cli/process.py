@@ -18,10 +18,12 @@ import uvloop
 from hourbell.cli.exit_codes import DONE, INTERRUPTED, USAGE
 from hourbell.compose import Running, command_engine, tune_garbage_collector
 from hourbell.engine.core import Engine
+from hourbell.errors import CannotConnect
 from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
 from hourbell.observe.exporting import configure_traces, flush_traces
 from hourbell.observe.logs import Logs, configure_logs
 from hourbell.settings import Settings, from_environment
+from hourbell.store.database import shown_dsn, why_unusable
 from hourbell.store.embedded import stop_at_once
 
 # The database does not respond, does not exist, or denies access.
@@ -65,10 +67,10 @@ async def _run(
     async with AsyncExitStack() as stack:
         try:
             parts = await _started(stack, compose(settings), settings, control)
+        except CannotConnect:
+            raise  # an app has its own database
         except NO_DATABASE as error:
-            if settings.database_url is None:
-                raise
-            raise ConfigurationError(database_problem(error)) from error
+            raise ConfigurationError(database_problem(error, settings)) from error
         if parts is not None:
             _on_stops(control, stop.set, stop.set)
             if parts.worker is not None:
@@ -129,13 +131,11 @@ def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
             try:
                 engine = await stack.enter_async_context(command_engine(settings))
             except NO_DATABASE as error:
-                if settings.database_url is None:
-                    raise
-                raise ConfigurationError(database_problem(error)) from error
+                raise ConfigurationError(database_problem(error, settings)) from error
             try:
                 await act(engine)
             except asyncpg.InsufficientPrivilegeError as error:
-                raise ConfigurationError(database_problem(error)) from error
+                raise ConfigurationError(database_problem(error, settings)) from error
 
     # Imported here, because the processes of roles need no client of the API.
     from hourbell.cli.remote import errors_as_exits
@@ -179,14 +179,18 @@ def _stop_now(settings: Settings) -> None:
 
 
 def database_problem(
-    error: Exception, otherwise: str = "unset it to use the embedded PostgreSQL"
+    error: Exception,
+    settings: Settings,
+    otherwise: str = "unset it to use the embedded PostgreSQL",
 ) -> str:
-    # The underlying error; StoreUnavailable adds a text about writes.
-    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
-    reason = str(cause).rstrip(".") or type(cause).__name__
-    if isinstance(cause, ConnectionRefusedError):
-        reason = "the connection was refused"  # without the addresses that were tried
+    """Which database a command could not open, and why: unlike StoreUnavailable, not about writes."""
+    reason = why_unusable(error)
+    if settings.database_url is None:
+        return (
+            f"Cannot use the database: {reason}. Check that PostgreSQL is running and accepts "
+            f"connections, and try again."
+        )
     return (
-        f"Cannot use the database of HOURBELL_DATABASE_URL: {reason}. Fix the setting or the "
-        f"database, or {otherwise}."
+        f"Cannot use the database of HOURBELL_DATABASE_URL, {shown_dsn(settings.database_url)}: "
+        f"{reason}. Fix the setting or the database, or {otherwise}."
     )

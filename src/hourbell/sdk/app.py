@@ -564,8 +564,9 @@ def _is_same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
     return one.where == other.where
 
 
-def no_database(target: str) -> NoDatabase:
+def no_database(target: str, data_dir: Path) -> NoDatabase:
     return NoDatabase(
-        f'No database: set HOURBELL_DATABASE_URL or App(url=…). To try it out, run "hourbell up {target}" '
-        f"in another terminal; it comes with its own PostgreSQL."
+        f'No database: neither HOURBELL_DATABASE_URL nor App(url=…) is set, and no "hourbell up" uses the data '
+        f'folder {data_dir}. Set one of them, or run "hourbell up {target}" in another terminal; it comes with '
+        f"its own PostgreSQL."
     )

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
@@ -56,7 +55,7 @@ from hourbell.sdk.plans import (
 )
 from hourbell.sdk.values import Seconds, seconds_of
 from hourbell.store.clock import DatabaseClock
-from hourbell.store.database import Database
+from hourbell.store.database import Database, shown_dsn, why_unusable
 from hourbell.store.migrations import is_migrated, mark_used
 
 _ENQUEUE = ENQUEUE.format("$1", "$2", "$3", "$4", "$5")
@@ -81,12 +80,13 @@ class AppConnections:
 
     @classmethod
     async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> AppConnections:
-        if not await _is_prepared(dsn):
-            raise NotMigrated(
-                f"The database {shown_dsn(dsn)} lacks tables or functions of this version. "
-                f'Run "hourbell migrate" once.'
-            )
-        database = await Database.open(dsn, connections)
+        with _connecting(dsn):
+            if not await is_migrated(dsn):
+                raise NotMigrated(
+                    f"The database {shown_dsn(dsn)} lacks tables or functions of this version. "
+                    f'Run "hourbell migrate" once.'
+                )
+            database = await Database.open(dsn, connections)
         stack.push_async_callback(database.close)
         await mark_used(database)
         return cls(database, stack, connections)
@@ -331,12 +331,13 @@ async def _polls(limit: Seconds) -> AsyncIterator[None]:
 _NOT_VISIBLE = "not visible: its transaction is open, or was rolled back"
 
 
-async def _is_prepared(dsn: str) -> bool:
-    """Whether the database has what this build needs; raises connection errors."""
+@contextmanager
+def _connecting(dsn: str) -> Iterator[None]:
+    """Say which database cannot be used, and why: nothing was written yet."""
     try:
-        return await is_migrated(dsn)
-    except StoreUnavailable as error:  # whose text is about writes
-        raise CannotConnect(shown_dsn(dsn), str(error.__cause__)) from error
+        yield
+    except StoreUnavailable as error:
+        raise CannotConnect(shown_dsn(dsn), why_unusable(error)) from error
     except (
         ValueError,
         asyncpg.InvalidCatalogNameError,
@@ -346,13 +347,3 @@ async def _is_prepared(dsn: str) -> bool:
 
 
 _running: set[asyncio.Task[Any]] = set()  # the loop keeps only weak references
-
-
-def shown_dsn(dsn: str) -> str:
-    """The name of a database, without its password."""
-    try:
-        parts = urlsplit(dsn)
-    except ValueError:
-        return "?"
-    name = parts.path.removeprefix("/") or "?"
-    return f"{name} on {parts.hostname}" if parts.hostname else name

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import msgspec
@@ -55,6 +56,29 @@ def translate_errors() -> Iterator[None]:
         if error.severity_en == "FATAL":  # the database accepts no connections now
             raise StoreUnavailable(str(error)) from error
         raise
+
+
+def shown_dsn(dsn: str) -> str:
+    """The name of a database and where its server is, without the password."""
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:
+        return "?"
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        return "?"  # a password with an unescaped / or # would be a part of what is shown
+    name = parts.path.removeprefix("/") or "?"
+    where = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
+    return f"{name} on {where}" if where else name
+
+
+def why_unusable(error: BaseException) -> str:
+    """Why a database cannot be used, in a few words; the text of StoreUnavailable is about writes."""
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    if isinstance(cause, FileNotFoundError):
+        return "the socket of the server does not exist"
+    if isinstance(cause, ConnectionRefusedError):
+        return "the connection was refused"  # without the addresses that were tried
+    return str(cause).rstrip(".") or type(cause).__name__
 
 
 @asynccontextmanager

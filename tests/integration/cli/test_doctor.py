@@ -25,7 +25,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.views.diagnosis import examine
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
-from integration.cli.conftest import HOURBELL, Command
+from integration.cli.conftest import HOURBELL, Command, eventually
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
@@ -47,6 +47,25 @@ def test_a_running_up_is_healthy(hourbell: Command) -> None:
     shown = hourbell.good("doctor").out
     assert "ok    leader" in shown
     assert "→" not in shown
+
+
+def test_work_that_no_live_worker_serves_is_noted_and_found(hourbell: Command) -> None:
+    typo = hourbell.good("jobs", "create", "typo", "--task", "shop.remnid", "--delay", "0")
+    assert "Note: no live worker runs the task shop.remnid in the queue default" in typo.err
+    served = hourbell.good("jobs", "create", "call", "--url", "http://127.0.0.1:1/", "--delay", "9")
+    assert "Note" not in served.err
+    hourbell.good("jobs", "delete", served.out.strip(), "--yes")
+
+    def found() -> list[str]:
+        done = hourbell("doctor", "-o", "json")
+        return [one["what"] for one in done.json if one["check"] == "tasks"]
+
+    job = typo.out.strip()
+    says = "in queue default, 1 execution waits for a live worker with the task shop.remnid"
+    eventually(lambda: found() == [says])
+    assert hourbell.good("jobs", "explain", job, "-o", "json").json["code"] == "no_worker_for_task"
+    hourbell.good("jobs", "delete", job, "--yes")
+    assert found() == ["every task has a worker"]
 
 
 def test_nothing_runs(hourbell: Command, tmp_path: Path) -> None:
@@ -99,7 +118,9 @@ insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_throu
 insert into hourbell.declared (app, key, problem, problem_digest, problem_at) values
   ('shop', 'shop.nightly', 'schedule.exclude: names the calendar bank, which does not exist.', 'd', now()),
   ('shop', 'shop.gone', 'no worker has declared this for an hour', 'd', now() - interval '1 hour');
-insert into hourbell.parked (kind, key, priority, rank, id) values (6, 1, 1, 0, 4);  -- for a task
+insert into hourbell.queues (name, created_at) values ('post', now());
+insert into hourbell.parked (kind, key, priority, rank, id)
+  select 6, (id::bigint << 32) + 1, 1, 0, 4 from hourbell.queues where name = 'post';  -- for a task
 insert into hourbell.notices (at, scheduled_for, job, tenant, event) values (now() - interval '1 hour', now(), 1, 1, 1);
 insert into hourbell.function_sets (digest, version, loaded_at, used_at) values
   ('other', '0.0.1', now() - interval '1 day', now() - interval '1 hour'),
@@ -133,9 +154,9 @@ async def test_a_neglected_cell(
     what = {one["check"]: one["what"] for one in done.json}
     assert [one["what"] for one in done.json if one["check"] == "planning"] == [
         "the leader cannot compute unknown_timezone: Mars/Olympus",
-        "1 timetables are late",
+        "1 timetable is late",
     ]
-    assert "3 in queue mail have been due for up to 36" in what["queues"]
+    assert "in queue mail, 3 executions have been due for up to 36" in what["queues"]
     assert "shop.nightly: schedule.exclude: names the calendar bank" in what["schedules"]
     assert "shop.gone" not in what["schedules"]
     assert what["functions"] == "other builds are in use: 0.0.1"

@@ -280,9 +280,10 @@ async def test_a_database_that_is_missing_or_not_migrated_is_explained(
     monkeypatch.delenv("HOURBELL_DATABASE_URL", raising=False)
     monkeypatch.setenv("HOURBELL_DATA_DIR", str(tmp_path))
     with pytest.raises(
-        NoDatabase, match="No database: set HOURBELL_DATABASE_URL or App\\(url=…\\)"
-    ):
+        NoDatabase, match=r"nor App\(url=…\) is set, and no .* uses"
+    ) as missing_both:
         await shop(None).open()
+    assert f"the data folder {tmp_path}" in missing_both.value.message
     with pytest.raises(
         NotMigrated,
         match=r'lacks tables or functions of this version\. Run "hourbell migrate" once',
@@ -290,20 +291,26 @@ async def test_a_database_that_is_missing_or_not_migrated_is_explained(
         await shop(postgres).open()
     missing = postgres.replace("/postgres?", "/missing?")
     with pytest.raises(
-        ConfigurationError, match=r'Cannot use the database missing: .*"missing" does not exist'
+        ConfigurationError,
+        match=r'Cannot use the database missing on .*: .*"missing" does not exist',
     ):
         await shop(missing).open()
-    with pytest.raises(ConfigurationError, match=r"x on 127\.0\.0\.1: invalid literal"):
+    with pytest.raises(ConfigurationError, match=r"x on 127\.0\.0\.1:port: invalid literal"):
         await shop("postgresql://u:secret@127.0.0.1:port/x").open()
     with pytest.raises(ConfigurationError, match=r"the database \?: Invalid IPv6 URL") as caught:
         await shop("postgresql://u:secret@[::1/x").open()
     assert "secret" not in caught.value.message
+    for password in ("1/secret", "1#secret", "1@secret/2"):
+        with pytest.raises((ConfigurationError, StoreUnavailable)) as caught_too:
+            await shop(f"postgresql://u:{password}@127.0.0.1:{free_port()}/x").open()
+        assert "secret" not in caught_too.value.message
 
 
 async def test_a_database_that_cannot_be_reached_is_not_taken_for_a_failed_write() -> None:
+    port = free_port()
     with pytest.raises(StoreUnavailable) as caught:
-        await shop(f"postgresql://u:secret@127.0.0.1:{free_port()}/x").open()
-    assert "Cannot use the database x on 127.0.0.1: " in caught.value.message
+        await shop(f"postgresql://u:secret@127.0.0.1:{port}/x").open()
+    assert f"database x on 127.0.0.1:{port}: the connection was refused. " in caught.value.message
     assert "Check App(url=…) or HOURBELL_DATABASE_URL" in caught.value.message
     assert "idempotency" not in caught.value.message
     assert "secret" not in caught.value.message

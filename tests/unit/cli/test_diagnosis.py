@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hourbell.engine.views.diagnosis import LateQueue, Level, State, findings
+from hourbell.engine.views.diagnosis import LateQueue, Level, State, Unserved, findings
 
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ def healthy(**changes: Any) -> State:
         "late_queues": [],
         "workers": 2,
         "expired_sessions": 0,
-        "without_task": 0,
+        "unserved": [],
         "suspects": 0,
         "notices": 0,
         "dead_letters": 0,
@@ -73,6 +73,7 @@ LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
         ({"function_versions": ["0.1.0"]}, "functions", Level.WARNING, "0.1.0"),
         ({"led_until": NOW - timedelta(seconds=1)}, "leader", Level.FAILURE, "no scheduler leads"),
         ({"led_until": None, "epoch": None}, "leader", Level.FAILURE, "no scheduler leads"),
+        ({"late_timetables": 1}, "planning", Level.FAILURE, "1 timetable is late"),
         ({"late_timetables": 4}, "planning", Level.FAILURE, "4 timetables are late"),
         ({"broken_timetables": ["unknown_timezone: X/Y"]}, "planning", Level.FAILURE, "X/Y"),
         ({"refused_schedules": ["a.b: no calendar x."]}, "schedules", Level.FAILURE, "a.b: no cal"),
@@ -82,11 +83,23 @@ LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
             {"late_queues": [LATE]},
             "queues",
             Level.FAILURE,
-            "7 in queue mail have been due for up to 90 s",
+            "in queue mail, 7 executions have been due for up to 90 s",
         ),
-        ({"without_task": 2}, "tasks", Level.WARNING, "2 executions"),
-        ({"suspects": 1}, "suspects", Level.WARNING, "1 executions"),
-        ({"notices": 1}, "notifications", Level.FAILURE, "1 notifications are late"),
+        (
+            {"unserved": [Unserved("mial", 1)]},
+            "queues",
+            Level.WARNING,
+            "in queue mial, 1 execution waits for a live worker",
+        ),
+        (
+            {"unserved": [Unserved("mail", 2, "shop.remind")]},
+            "tasks",
+            Level.WARNING,
+            "in queue mail, 2 executions wait for a live worker with the task shop.remind",
+        ),
+        ({"suspects": 1}, "suspects", Level.WARNING, "1 execution crashed its worker"),
+        ({"suspects": 2}, "suspects", Level.WARNING, "2 executions crashed their worker"),
+        ({"notices": 1}, "notifications", Level.FAILURE, "1 notification is late"),
         ({"dead_letters": 5}, "dead letters", Level.WARNING, "5 in the last 24 hours"),
     ],
 )
@@ -97,6 +110,11 @@ def test_each_trouble_is_found_alone_and_has_advice(
     assert (found.check, found.level) == (check, level)
     assert says in found.what
     assert found.advice
+
+
+def test_a_queue_that_is_late_for_want_of_a_worker_is_named_once() -> None:
+    state = healthy(late_queues=[LATE], unserved=[Unserved("mail", 7)])
+    assert [one.check for one in findings(state) if one.level is not Level.OK] == ["queues"]
 
 
 def test_advice_about_a_queue_depends_on_its_workers() -> None:

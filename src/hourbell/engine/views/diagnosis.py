@@ -12,11 +12,14 @@ from enum import StrEnum
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.views.pages import walk
+from hourbell.engine.views.resources import MAX_COUNTED
 from hourbell.store.function_set import function_set
 from hourbell.store.queries import queries
 from hourbell.timing.zones import tz_version
 
 _Q = queries("diagnosis")
+_A = queries("attention")
 
 LATE = timedelta(minutes=1)
 MAX_DRIFT_SECONDS = 1.0
@@ -52,6 +55,14 @@ class LateQueue(msgspec.Struct, frozen=True):
     has_worker: bool
 
 
+class Unserved(msgspec.Struct, frozen=True):
+    """Due executions that no live worker serves."""
+
+    queue: str
+    executions: int
+    task: str | None = None  # None: no live worker serves the queue at all
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What was read."""
 
@@ -77,7 +88,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     late_queues: Sequence[LateQueue]
     workers: int
     expired_sessions: int
-    without_task: int
+    unserved: Sequence[Unserved]
     suspects: int
     notices: int
     dead_letters: int  # of the last day
@@ -124,7 +135,16 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
         ],
         workers=stuck["workers"],
         expired_sessions=stuck["expired_sessions"],
-        without_task=stuck["without_task"],
+        unserved=[
+            *(
+                Unserved(row["queue"], row["n"])
+                for row in await walk(engine, _A["unserved_queues"], now, MAX_COUNTED)
+            ),
+            *(
+                Unserved(row["queue"], row["n"], row["task"])
+                for row in await walk(engine, _A["unserved_tasks"], MAX_COUNTED)
+            ),
+        ],
         suspects=stuck["suspects"],
         notices=stuck["notices"],
         dead_letters=stuck["dead_letters"],
@@ -145,7 +165,7 @@ def findings(state: State) -> Iterator[Finding]:
     yield _schedules(state)
     yield _workers(state)
     yield from _queues(state)
-    yield _tasks(state)
+    yield from _tasks(state)
     yield _suspects(state)
     yield _notices(state)
     yield _dead_letters(state)
@@ -283,7 +303,9 @@ def _planning(state: State) -> Iterator[Finding]:
         yield Finding(
             "planning",
             Level.FAILURE,
-            f"{state.late_timetables} timetables are late",
+            "1 timetable is late"
+            if state.late_timetables == 1
+            else f"{state.late_timetables:,} timetables are late",
             "The leader does not keep up, or there is none. Look at its log and the database's load.",
         )
     if not state.broken_timetables and not state.late_timetables:
@@ -307,7 +329,9 @@ def _workers(state: State) -> Finding:
         return Finding(
             "workers",
             Level.FAILURE,
-            f"{state.expired_sessions} workers are gone, and their executions were not returned",
+            "1 worker is gone, and its executions were not returned"
+            if state.expired_sessions == 1
+            else f"{state.expired_sessions:,} workers are gone, and their executions were not returned",
             "The leader does this. Look at its log.",
         )
     return _finding(
@@ -320,49 +344,75 @@ def _workers(state: State) -> Finding:
 
 
 def _queues(state: State) -> Iterator[Finding]:
-    if not state.late_queues:
+    late = {one.queue for one in state.late_queues}
+    unserved = [one for one in state.unserved if one.task is None and one.queue not in late]
+    if not state.late_queues and not unserved:
         yield Finding("queues", Level.OK, "nothing has been due for more than a minute")
-    for late in state.late_queues:
+    for one in state.late_queues:
         advice = (
             "Add workers or raise the limits: `hourbell executions explain ID` names what one "
             "waits for."
-            if late.has_worker
-            else f"No live worker serves it. Start one with HOURBELL_WORKER_QUEUES={late.queue}."
+            if one.has_worker
+            else _serve(one.queue)
         )
-        age = round((state.now - late.since).total_seconds())
-        what = f"{late.executions} in queue {late.queue} have been due for up to {age} s"
-        yield Finding("queues", Level.FAILURE, what, advice)
+        age = round((state.now - one.since).total_seconds())
+        waiting = f"{_have(one.executions)} been due for up to {age} s"
+        yield Finding("queues", Level.FAILURE, f"in queue {one.queue}, {waiting}", advice)
+    for waiting_one in unserved:
+        what = f"in queue {waiting_one.queue}, {_wait(waiting_one.executions)} for a live worker"
+        yield Finding("queues", Level.WARNING, what, _serve(waiting_one.queue))
 
 
-def _tasks(state: State) -> Finding:
-    return _finding(
-        "tasks",
-        state.without_task == 0,
-        f"{state.without_task} executions wait for a worker that serves their task"
-        if state.without_task
-        else "every task has a worker",
-        "Start a worker with this handler. `hourbell executions list --status QUEUED` shows them.",
-        Level.WARNING,
+def _serve(queue: str) -> str:
+    return (
+        f"No live worker serves it. Start one: HOURBELL_WORKER_QUEUES={queue}, or for an app "
+        f"`hourbell worker --queues {queue}`. If the name is wrong, correct the job's queue."
     )
 
 
+def _tasks(state: State) -> Iterator[Finding]:
+    unserved = [one for one in state.unserved if one.task is not None]
+    if not unserved:
+        yield Finding("tasks", Level.OK, "every task has a worker")
+    for one in unserved:
+        yield Finding(
+            "tasks",
+            Level.WARNING,
+            f"in queue {one.queue}, {_wait(one.executions)} for a live worker with the task {one.task}",
+            "Start a worker of this queue that has the task, or correct the name of the task or the "
+            "queue: `hourbell executions list --status QUEUED` shows them.",
+        )
+
+
+def _wait(executions: int) -> str:
+    return "1 execution waits" if executions == 1 else f"{executions:,} executions wait"
+
+
+def _have(executions: int) -> str:
+    return "1 execution has" if executions == 1 else f"{executions:,} executions have"
+
+
 def _suspects(state: State) -> Finding:
+    what = "no execution is suspected of crashing its worker"
+    if state.suspects == 1:
+        what = "1 execution crashed its worker twice and waits to run alone"
+    elif state.suspects:
+        what = f"{state.suspects:,} executions crashed their worker twice and wait to run alone"
     return _finding(
         "suspects",
         state.suspects == 0,
-        f"{state.suspects} executions crashed their worker twice and wait to run alone"
-        if state.suspects
-        else "no execution is suspected of crashing its worker",
+        what,
         "Look at the logs of the workers: memory, or a crash of native code.",
         Level.WARNING,
     )
 
 
 def _notices(state: State) -> Finding:
+    what = f"{state.notices:,} notifications are late" if state.notices else "none is late"
     return _finding(
         "notifications",
         state.notices == 0,
-        f"{state.notices} notifications are late" if state.notices else "none is late",
+        "1 notification is late" if state.notices == 1 else what,
         "The leader sends them. Look at its log.",
         Level.FAILURE,
     )
