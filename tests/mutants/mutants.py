@@ -219,9 +219,9 @@ MUTANTS = [
     Mutant(
         "stale_checkpoint_accepted",
         RERUNS,
-        "  where session = p_session and fence = p_fence and id = p_id\n",
-        "  where fence = p_fence and id = p_id\n"
-        "  union all select p_id, p_fence, p_value::json, p_now from hourbell.outcomes where id = p_id\n",
+        "from hourbell.leases where session = p_session and fence = p_fence and id = p_id\n",
+        "from hourbell.leases where fence = p_fence and id = p_id\n"
+        "  union all select p_id, p_value::json from hourbell.outcomes where id = p_id\n",
         (
             f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_stored_before_its_execution_is_taken_or_refused[succeed]",
         ),
