@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.model.ids import execution_text
 from hourbell.store.function_set import function_set
 from hourbell.store.queries import queries
 from hourbell.timing.zones import tz_version
@@ -78,6 +79,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     expired_sessions: int
     without_task: int
+    not_admitted: int  # because the gate failed on them
+    first_not_admitted: int | None
     suspects: int
     notices: int
     dead_letters: int  # of the last day
@@ -125,6 +128,8 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
         workers=stuck["workers"],
         expired_sessions=stuck["expired_sessions"],
         without_task=stuck["without_task"],
+        not_admitted=stuck["not_admitted"],
+        first_not_admitted=stuck["first_not_admitted"],
         suspects=stuck["suspects"],
         notices=stuck["notices"],
         dead_letters=stuck["dead_letters"],
@@ -146,6 +151,7 @@ def findings(state: State) -> Iterator[Finding]:
     yield _workers(state)
     yield from _queues(state)
     yield _tasks(state)
+    yield _admission(state)
     yield _suspects(state)
     yield _notices(state)
     yield _dead_letters(state)
@@ -343,6 +349,19 @@ def _tasks(state: State) -> Finding:
         else "every task has a worker",
         "Start a worker with this handler. `hourbell executions list --status QUEUED` shows them.",
         Level.WARNING,
+    )
+
+
+def _admission(state: State) -> Finding:
+    if state.first_not_admitted is None:
+        return Finding("gate", Level.OK, "the gate has failed on no execution")
+    first = execution_text(state.first_not_admitted)
+    return Finding(
+        "gate",
+        Level.FAILURE,
+        f"the gate fails on {state.not_admitted} executions, which do not become ready; one is {first}",
+        'The log of the scheduler says why ("execution cannot be admitted"). Correct that, or cancel '
+        "them. They are tried again every minute.",
     )
 
 
