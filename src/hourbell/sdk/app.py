@@ -46,7 +46,7 @@ from hourbell.sdk.plans import (
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.signature import Codec
 from hourbell.sdk.tasks import Call, EnqueueHook, Middleware, Task, TaskDecorator, TaskKeywords
-from hourbell.sdk.values import Retry, Seconds, check_options
+from hourbell.sdk.values import Retry, Seconds, check_options, is_whole, shown_value
 
 if TYPE_CHECKING:
     from hourbell.sdk.app_connections import AppConnections
@@ -259,9 +259,9 @@ class App:
         With `connection`, all are part of its transaction. If a chunk is rejected, the jobs of the
         chunks before it exist; the error lists them in `created`.
         """
-        if chunk < 1:
+        if not is_whole(chunk) or chunk < 1:
             raise ConfigurationError(
-                f"enqueue_many(chunk={chunk}): a chunk must have at least 1 job. Nothing was enqueued."
+                f"enqueue_many(chunk={shown_value(chunk)}): a chunk must have at least 1 job. Nothing was enqueued."
             )
         return await self._enqueue_many(calls, connection, chunk)
 

@@ -378,8 +378,9 @@ async def test_a_refusal_leaves_the_transaction_of_the_user_usable(app: App, dat
             ) as refused:
                 await task.configure(unique_key="cart:7", connection=connection).enqueue(8)
             assert refused.value.holder is not None
-            with pytest.raises(InvalidArguments, match="timeout must be from 1 to 86400"):
-                await task.configure(timeout=100_000, connection=connection).enqueue(8)
+            wrong = task.configure(concurrency_key="k" * 201, connection=connection)
+            with pytest.raises(InvalidArguments, match="concurrency_key must be 1 to 200"):
+                await wrong.enqueue(8)
             await task.configure(connection=connection).enqueue(9)
         other = await asyncpg.connect(database)
         async with connection.transaction(), other.transaction():

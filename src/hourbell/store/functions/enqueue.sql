@@ -34,7 +34,7 @@ language plpgsql immutable as $$
 declare
   r record;
   unknown text;
-  longest int;
+  longest bigint;
 begin
   if json_typeof(p_policy) <> 'object' then
     raise invalid_parameter_value using message = 'retry must be an object';
@@ -46,8 +46,8 @@ begin
     raise invalid_parameter_value using message = format('retry has no field %s', unknown);
   end if;
   select * into r from json_to_record(p_policy) as p(
-    max_retries int, backoff text, initial_delay_seconds int, max_delay_seconds int, delays_seconds int[],
-    non_retryable text[], retryable text[], max_crashes int);
+    max_retries bigint, backoff text, initial_delay_seconds bigint, max_delay_seconds bigint, delays_seconds bigint[],
+    non_retryable text[], retryable text[], max_crashes bigint);
   if r.backoff not in ('FIXED', 'LINEAR', 'EXPONENTIAL', 'EXPONENTIAL_WITH_JITTER', 'LIST') then
     raise invalid_parameter_value using message = format('retry.backoff %s is unknown', r.backoff);
   end if;
@@ -55,7 +55,7 @@ begin
     raise invalid_parameter_value using message = 'retry.delays_seconds and the backoff LIST belong together';
   end if;
   if r.delays_seconds is not null then
-    if (r.initial_delay_seconds, r.max_delay_seconds) is distinct from (null::int, null::int)
+    if (r.initial_delay_seconds, r.max_delay_seconds) is distinct from (null::bigint, null::bigint)
         or coalesce(r.max_retries, cardinality(r.delays_seconds)) <> cardinality(r.delays_seconds) then
       raise invalid_parameter_value using
         message = 'retry.delays_seconds replaces max_retries, initial_delay_seconds and max_delay_seconds';
@@ -143,10 +143,10 @@ language sql stable as $$
       ',"priority":' || nullif(o.priority, 2),
       ',"start_deadline_seconds":' || case when o.expires_at is null then o.expires_in_seconds end),
     o.queue_id, -o.task_id, o.priority::smallint, o.delivery = 'at_most_once',
-    case when o.expires_at is null then o.expires_in_seconds end,
-    o.deadline_seconds,
+    case when o.problem is null and o.expires_at is null then o.expires_in_seconds::int end,
+    case when o.problem is null then o.deadline_seconds::int end,
     case when o.concurrency_key is not null then hourbell.key_number(o.tenant, o.concurrency_key) end,
-    coalesce(o.concurrency_limit, 1),
+    case when o.problem is null then coalesce(o.concurrency_limit, 1)::int end,
     case when o.problem is null then make_interval(secs => coalesce(o.delay_seconds, 0)) end, o.expires_at,
     o.on_duplicate, o.notify, o.idempotency_key
   from (
@@ -200,13 +200,13 @@ language sql stable as $$
           array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.options ->> 'priority', 'MEDIUM')) - 1
             as priority,
           (j.options ->> 'delay_seconds')::float8 as delay_seconds,
-          (j.options ->> 'timeout_seconds')::int as timeout_seconds,
+          (j.options ->> 'timeout_seconds')::bigint as timeout_seconds,  -- any number gets to the check of its range
           coalesce(j.options ->> 'delivery', 'at_least_once') as delivery,
           (j.options ->> 'expires_at')::timestamptz as expires_at,
-          (j.options ->> 'expires_in_seconds')::int as expires_in_seconds,
-          (j.options ->> 'deadline_seconds')::int as deadline_seconds,
+          (j.options ->> 'expires_in_seconds')::bigint as expires_in_seconds,
+          (j.options ->> 'deadline_seconds')::bigint as deadline_seconds,
           j.options ->> 'concurrency_key' as concurrency_key,
-          (j.options ->> 'concurrency_limit')::int as concurrency_limit,
+          (j.options ->> 'concurrency_limit')::bigint as concurrency_limit,
           coalesce(j.options ->> 'on_duplicate', 'reject') as on_duplicate,
           -- As they were written.
           case when jsonb_typeof(j.options -> 'retry_policy') <> 'null' then p_options -> 'retry_policy' end
@@ -600,7 +600,7 @@ begin
         into new
         from (
           select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
-            n.delay_seconds, (options ->> 'timeout_seconds')::int as timeout_seconds,
+            n.delay_seconds, (options ->> 'timeout_seconds')::bigint as timeout_seconds,
             coalesce((options ->> 'notify')::boolean, true) as notify,
             (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(options ->> 'priority', 'MEDIUM')) - 1)
               ::smallint as priority

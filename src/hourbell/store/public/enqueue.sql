@@ -60,8 +60,13 @@ begin
   select * into made from hourbell.enqueue_jobs(
     jsonb_build_array(coalesce(declared, '{}') || jsonb_strip_nulls(jsonb_build_object(
       'task', task, 'tenant', tenant, 'queue', queue, 'priority', priority,
-      'delay_seconds', extract(epoch from delay)::float8, 'timeout_seconds', ceil(extract(epoch from timeout))::int,
-      'retry_policy', retry, 'expires_at', expires_at, 'deadline_seconds', ceil(extract(epoch from deadline))::int,
+      'delay_seconds', extract(epoch from delay)::float8,
+      -- Within a bigint: PostgreSQL 17 has infinite intervals.
+      'timeout_seconds', case when timeout is not null then
+        ceil(greatest(-1, least(extract(epoch from timeout), 1e15)))::bigint end,
+      'retry_policy', retry, 'expires_at', expires_at,
+      'deadline_seconds', case when deadline is not null then
+        ceil(greatest(-1, least(extract(epoch from deadline), 1e15)))::bigint end,
       'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'on_duplicate', on_duplicate,
       'notify', notify)) || case when nullif(labels::jsonb, 'null') is not null
         then jsonb_build_object('labels', coalesce(declared -> 'labels', '{}') || labels::jsonb) else '{}' end)::text,
