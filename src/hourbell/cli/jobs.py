@@ -162,12 +162,16 @@ def _create_one(session: Session, new: NewJob, key: str | None) -> None:
 def _note_unserved(session: Session, job: Job) -> None:
     """Say if no live worker would run the job now. Workers may start later, so this is no error."""
     task = job.action.name if isinstance(job.action, Task) else WEBHOOK_TASK
+    looked_at = 0
     try:
-        alive = list(islice(session.client.cell.each_worker(state="alive"), _MAX_WORKERS))
+        for worker in islice(session.client.cell.each_worker(state="alive"), _MAX_WORKERS):
+            if _serves(worker, job, task):
+                return
+            looked_at += 1
     except ClientError:
         return  # the job is created; that is what counts
     # A key of one tenant sees no workers, so an empty list says nothing.
-    if not alive or len(alive) == _MAX_WORKERS or any(_serves(one, job, task) for one in alive):
+    if looked_at in (0, _MAX_WORKERS):
         return
     what = "webhooks" if task == WEBHOOK_TASK else f"the task {task}"
     say(
