@@ -14,6 +14,7 @@ import msgspec
 from hourbell.errors import HourbellError, InvalidArguments
 from hourbell.model.policies import Backoff, Misfire, Overlap, Priority, RetryPolicy
 from hourbell.model.schedules import DstGap, DstOverlap
+from hourbell.model.texts import text_problem
 
 E = TypeVar("E", bound=StrEnum)
 Seconds = float | timedelta
@@ -270,6 +271,7 @@ def check_options(
 ) -> None:
     """Raise an error for an option of the wrong type; None counts as not given.
 
+    Also for a text that cannot be stored: in a statement it would abort the user's transaction.
     Ranges are checked by the database, which also serves callers in other languages.
     """
     for name, value in options.items():
@@ -278,6 +280,19 @@ def check_options(
         fits, expected = _KINDS[name]
         if not fits(value):
             raise error(f"{where}: {name} must be {expected}, not {value!r}.")
+        problem = _text_problem(value)
+        if problem is not None:
+            raise error(f"{where}: {name} {problem}.")
+
+
+def _text_problem(value: object) -> str | None:
+    """Why a text, or a mapping of texts, cannot be stored; None for any other value."""
+    if isinstance(value, str):
+        return text_problem(value)
+    if isinstance(value, Mapping):
+        texts = (text for pair in value.items() for text in pair)
+        return next(filter(None, map(text_problem, texts)), None)
+    return None
 
 
 def _is_label(value: object) -> bool:
@@ -330,6 +345,9 @@ _KINDS: Mapping[str, _Kind] = {
     "timeout": _SECONDS,
     "retry": (lambda value: isinstance(value, Retry), "a Retry, such as Retry.fixed(3, every=60)"),
     "idempotency_key": _TEXT,
+    "name": _TEXT,  # of a task or a group
+    "token": _TEXT,
+    "error": (lambda value: isinstance(value, str), "a string"),
 }
 
 
