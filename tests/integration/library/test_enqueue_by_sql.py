@@ -669,7 +669,7 @@ async def test_the_names_survive_an_older_build_and_the_functions_that_they_call
     )
     try:
         await conn.execute(
-            "insert into hourbell.function_sets values ('newer', '9', now(), now() - interval '30 days', true)"
+            "insert into hourbell.function_sets values ('newer', '9', now() - interval '30 days', true)"
         )
         await conn.execute(
             "update hourbell.function_sets set is_public = false where digest <> 'newer'"

@@ -52,6 +52,14 @@ cross join lateral (
 where not hourbell.is_served(hourbell.serving_sessions(), p.key >> 32, (p.key & 4294967295)::int)
 limit 20
 
+-- name: not_admitted
+-- Executions that are parked because the gate failed on them, up to $1, with one of them.
+select w.n, w.first, (select e.run_at from hourbell.executions as e where e.id = w.first) as since
+from (
+  select count(*)::int as n, min(p.id) as first
+  from (select id from hourbell.parked where kind = hourbell.blocker_failure() limit $1) as p) as w
+where w.n > 0
+
 -- name: monitors_down
 -- Monitors that are down, among 10,000.
 select m.id, m.job, m.down_since, (select name from hourbell.jobs as j where j.id = m.job) as job_name,
