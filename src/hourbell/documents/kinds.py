@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from hourbell.documents.problems import Problems, shown_key, suggestion, text_problem
+from hourbell.documents.problems import Problems, shown_key, suggestion
 from hourbell.model.errors import FieldCode, UnknownId
 from hourbell.model.ids import (
     execution_text,
@@ -30,6 +30,7 @@ from hourbell.model.instants import (
     parse_instant,
     parse_instant_or_wall,
 )
+from hourbell.model.texts import text_problem
 
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a double

@@ -277,6 +277,7 @@ class App:
 
         All are created in one transaction, or none; with `connection`, in its transaction.
         """
+        check_options("group", {"name": name})
         if (traces := current_traces()) is None:
             return await self._group(_bound(calls), _bound([then])[0], name, connection)
         with traces.sending() as span:
@@ -357,6 +358,7 @@ class App:
         Raises NotFound if there is no such token, and Conflict if something else was reported before or
         the job has ended.
         """
+        check_options("complete", {"token": token, "error": error})
         await self._own(lambda own: own.complete(token, result, error))
 
     def job(self, job_id: str) -> Job[Any]:

@@ -33,6 +33,7 @@ from hourbell.model.schedules import (
     DstGap,
     DstOverlap,
 )
+from hourbell.model.texts import text_problem
 from hourbell.timing.intervals import MAX_EVERY_SECONDS
 
 E = TypeVar("E", bound=StrEnum)
@@ -302,8 +303,8 @@ def check_options(
 ) -> None:
     """Raise an error for an option of the wrong type or out of its range; None counts as not given.
 
-    The database checks ranges too, because it also serves callers in other languages. It is given
-    only numbers that fit its types.
+    A text that cannot be stored would abort the user's transaction. The database checks ranges too,
+    because it also serves callers in other languages. It is given only numbers that fit its types.
     """
     for name, value in options.items():
         if value is None or name not in _KINDS:
@@ -311,11 +312,15 @@ def check_options(
         fits, expected = _KINDS[name]
         if not fits(value):
             raise error(f"{where}: {name} must be {expected}, not {shown_value(value)}.")
-        low, high = _BOUNDS.get(name, (-inf, inf))
-        if name in _BOUNDS and not low <= seconds_of(value, name) <= high:
-            raise error(
-                f"{where}: {name} must be from {low} to {high} seconds, not {shown_value(value)}."
-            )
+        if name in _BOUNDS:
+            low, high = _BOUNDS[name]
+            if not low <= seconds_of(value, name) <= high:
+                raise error(
+                    f"{where}: {name} must be from {low} to {high} seconds, not {shown_value(value)}."
+                )
+        problem = _text_problem(value)
+        if problem is not None:
+            raise error(f"{where}: {name} {problem}.")
 
 
 def is_whole(value: object) -> bool:
@@ -328,6 +333,16 @@ def shown_value(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
         return "a number with hundreds of digits"
     return repr(value)
+
+
+def _text_problem(value: object) -> str | None:
+    """Why a text, or a mapping of texts, cannot be stored; None for any other value."""
+    if isinstance(value, str):
+        return text_problem(value)
+    if isinstance(value, Mapping):
+        texts = (text for pair in value.items() for text in pair)
+        return next(filter(None, map(text_problem, texts)), None)
+    return None
 
 
 def _is_label(value: object) -> bool:
@@ -387,6 +402,9 @@ _KINDS: Mapping[str, _Kind] = {
     "timeout": _SECONDS,
     "retry": (lambda value: isinstance(value, Retry), "a Retry, such as Retry.fixed(3, every=60)"),
     "idempotency_key": _TEXT,
+    "name": _TEXT,  # of a task or a group
+    "token": _TEXT,
+    "error": (lambda value: isinstance(value, str), "a string"),
 }
 # Of options in seconds: as in the documents of the API.
 _BOUNDS: Mapping[str, tuple[int, int]] = {

@@ -36,6 +36,31 @@ def status(hourbell: Command, execution: str) -> Any:
     return hourbell.good("executions", "get", execution, "-o", "json").json["status"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jobs get",
+        "executions get",
+        "executions cancel",
+        "dlq get",
+        "operations get",
+        "groups get",
+        "queues get",
+        "tenants get",
+        "calendars get",
+        "calendars delete --yes",
+        "secrets delete --yes",
+    ],
+)
+def test_an_empty_id_or_name_is_a_usage_error_of_each_command(
+    hourbell_process: Command, command: str
+) -> None:
+    for name in ("", ".."):
+        done = hourbell_process(*command.split(), name)
+        assert (done.code, done.out) == (2, "")
+        assert f"must be a non-empty string other than '.' and '..', not {name!r}" in done.err
+
+
 def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(
     hourbell_process: Command,
 ) -> None:

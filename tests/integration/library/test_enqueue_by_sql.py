@@ -168,6 +168,46 @@ async def test_a_refusal_is_a_row_and_leaves_the_transaction_usable(
 
 
 @pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ('"notify": "x"', "notify must be true or false"),
+        ('"timeout_seconds": 1e20', "timeout must be from 1 to 86400 seconds"),
+        ('"timeout_seconds": 1.5', "timeout must be from 1 to 86400 seconds, in whole seconds"),
+        ('"deadline_seconds": {}', "deadline must be from 1 second to 366 days"),
+        ('"expires_in_seconds": "x"', "expires_in must be from 1 second to 30 days"),
+        ('"delay_seconds": [1]', "delay must be from 0 seconds to 3650 days"),
+        ('"concurrency_limit": true', "concurrency_limit must be a whole number from 1 to 10000"),
+        ('"expires_at": "soon"', "expires_at must be a time"),
+        ('"retry_policy": {"max_retries": "x"}', "retry must be an object"),
+        ('"retry_policy": 7', "retry must be an object"),
+        ('"labels": {"a": "\\u0000"}', "labels must not contain the character U+0000"),
+        ('"labels": {"\\ud800": "a"}', "labels must not contain the character U+0000"),
+        ('"concurrency_key": "\\u0000"', "concurrency_key must not contain the character U+0000"),
+        ('"idempotency_key": "\\u0000"', "idempotency_key must not contain the character U+0000"),
+        ('"queue": "\\u0000"', "queue must not contain the character U+0000"),
+        ('"timeout_seconds": 1e999999', "timeout must be from 1 to 86400"),
+    ],
+)
+async def test_an_option_that_cannot_be_read_is_named(
+    conn: asyncpg.Connection, option: str, text: str
+) -> None:
+    good, bad = '{"task": "shop.mail"}', f'{{"task": "shop.mail", {option}}}'
+    async with conn.transaction():
+        for options, payloads, options_of in (
+            (f"[{bad}]", ["{}"], None),
+            (f"[{bad}]", ["{}", "{}"], None),
+            (f"[{good}, {bad}]", ["{}", "{}", "{}"], [1, 1, 2]),
+        ):
+            (row,) = await conn.fetch(TRY, options, payloads, options_of, None, None)
+            assert (row["place"], row["outcome"]) == (1 if options_of is None else 3, "invalid")
+            assert row["detail"].startswith(text)
+        group = "select * from hourbell.try_group('a', $1, '{}', '{}')"
+        (row,) = await conn.fetch(group, bad)
+        assert row["detail"].startswith(text)
+        assert await outcomes(conn) == ["created"]
+
+
+@pytest.mark.parametrize(
     "payload",
     [
         "7",
@@ -432,6 +472,8 @@ async def test_a_call_replaces_a_waiting_job_and_takes_its_time_from_now(
         ("retry => '{\"max_retries\": 101}'", "HB001", "retry.max_retries must be from 0 to 100"),
         ("labels => '{\"a\": 1}'", "HB001", "labels must be at most 16"),
         ("labels => '{\"a\": null}'", "HB001", "labels must be at most 16"),
+        ('labels => \'{"a": "\\u0000"}\'', "HB001", "labels must not contain the character"),
+        ('retry => \'{"retryable": ["\\u0000"]}\'', "HB001", "retry must not contain the char"),
         ("queue => 'mial'", "HB003", "there is no queue mial"),
         ("tenant => 'acme'", "HB004", "there is no tenant acme"),
     ],

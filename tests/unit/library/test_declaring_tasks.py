@@ -342,7 +342,7 @@ def test_an_option_of_the_wrong_kind_is_refused_where_it_is_written(
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ({"name": 7}, "name must be a string, not 7"),
+        ({"name": 7}, "name must be a non-empty string, not 7"),
         ({"aliases": "old"}, "aliases must be a list of names, not 'old'"),
         ({"delivery": "once"}, "delivery must be at_least_once or at_most_once"),
         ({"unique": "key"}, "unique must be a Unique, such as Unique()"),

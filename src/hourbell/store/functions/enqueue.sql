@@ -221,6 +221,75 @@ language sql stable as $$
     left join hourbell.tenants as w on w.name = o.tenant offset 0) as o
 $$;
 
+-- Which option of a set has a value that cannot be read, and what is allowed; null: none. U+E000 stands for a character
+-- that cannot be stored.
+create or replace function hourbell.option_problem(p_options json) returns text
+language plpgsql stable as $$
+declare
+  o record;
+  given text;
+  name text;
+begin
+  if json_typeof(p_options) <> 'object' then return null; end if;
+  for o in select key, value from json_each(p_options) where json_typeof(value) <> 'null' loop
+    name := regexp_replace(o.key, '_(seconds|policy)$', '');  -- as in the other messages
+    if strpos(o.value::text, U&'\E000') > 0 then
+      return format('%s must not contain the character U+0000 or half of a surrogate pair', name);
+    end if;
+    begin
+      given := o.value::jsonb #>> '{}';
+      case o.key
+        when 'delay_seconds' then perform given::float8;
+        when 'timeout_seconds', 'deadline_seconds', 'expires_in_seconds', 'concurrency_limit' then perform given::int;
+        when 'expires_at' then perform given::timestamptz;
+        when 'notify' then perform given::boolean;
+        when 'retry_policy' then perform hourbell.read_retry_policy(o.value);
+        else null;
+      end case;
+    exception
+      when invalid_parameter_value then return sqlerrm;  -- of read_retry_policy
+      when statement_too_complex then return format('%s is nested too deeply', name);
+      when data_exception then
+        return format('%s must be %s', name, case o.key
+          when 'delay_seconds' then 'from 0 seconds to 3650 days'
+          when 'timeout_seconds' then 'from 1 to 86400 seconds, in whole seconds'
+          when 'deadline_seconds' then 'from 1 second to 366 days, in whole seconds'
+          when 'expires_in_seconds' then 'from 1 second to 30 days, in whole seconds'
+          when 'concurrency_limit' then 'a whole number from 1 to 10000'
+          when 'expires_at' then 'a time such as 2030-01-31T12:00:00Z'
+          when 'notify' then 'true or false'
+          when 'retry_policy'
+            then 'an object with whole numbers, a list of them in delays_seconds, and lists of kinds of failure'
+          when 'labels' then 'an object with text values'
+          else 'a text' end);
+    end;
+  end loop;
+  return null;
+end $$;
+
+-- The same for all sets of options, with the number of the set. Only for those that `read_options` could not read, so
+-- that it costs nothing otherwise.
+create or replace function hourbell.options_problem(p_options text, out number int, out problem text)
+language plpgsql stable as $$
+declare
+  -- Functions of json refuse the escapes of characters that cannot be stored, wherever they are. An escaped backslash
+  -- begins no escape.
+  paired constant text := regexp_replace(p_options,
+    '(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '\1_', 'g');
+  marked constant text := regexp_replace(paired,
+    '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1' || U&'\E000', 'g');
+  options json;
+begin
+  for number, options in
+    select o.number, o.options from json_array_elements(marked::json) with ordinality as o(options, number)
+  loop
+    problem := hourbell.option_problem(options);
+    if problem is not null then return; end if;
+  end loop;
+  number := null;
+exception when data_exception or statement_too_complex then number := null;  -- not JSON, or not an array
+end $$;
+
 -- Whether a JSON text has more than 32 arrays and objects inside each other, as MAX_DEPTH in documents/kinds.py. Most
 -- have not that many brackets at all.
 create or replace function hourbell.is_too_deep(p_json text) returns boolean
@@ -364,8 +433,11 @@ begin
       o := 0;
     end if;
   exception when data_exception or statement_too_complex then  -- the latter: nested too deeply
-    if k = 0 or n = 1 then
-      return query select 1, null::bigint, 'invalid', null::bigint, sqlerrm;
+    select * into options from hourbell.options_problem(p_options);
+    if options.problem is not null or k = 0 or n = 1 then
+      return query
+        select coalesce(array_position(p_options_of, options.number), 1), null::bigint, 'invalid', null::bigint,
+          coalesce(options.problem, sqlerrm);
       return;
     end if;
   end;
