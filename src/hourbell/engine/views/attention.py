@@ -98,7 +98,7 @@ async def attention(
             *_of_overdue(await engine.database.fetch(_D["late"], now - LATE, now), now),
             *_of_circuits(await open_circuits(engine, now)),
             *_of_nodes(await list_nodes(engine)),
-            *_of_workers(workers, now),
+            *_of_workers(workers),
         ]
     found.sort(key=lambda item: (_ORDER.index(item.severity), -item.count))
     return found[:MAX_ITEMS]
@@ -130,7 +130,7 @@ def _of_leader(leader: Leader | None, now: datetime) -> Iterator[Item]:
         yield Item(
             code="leader_changes",
             severity=Severity.WARNING,
-            since=now - timedelta(hours=1),
+            since=leader.first_change_in_1h,
             count=leader.changes_in_1h,
             message=f"The leader has changed {leader.changes_in_1h} times in an hour.",
             refers_to=Reference("cell"),
@@ -305,14 +305,14 @@ def _of_nodes(nodes: Sequence[dict[str, object]]) -> Iterator[Item]:
         )
 
 
-def _of_workers(workers: Fleet | None, now: datetime) -> Iterator[Item]:
+def _of_workers(workers: Fleet | None) -> Iterator[Item]:
     if workers is not None and workers.lost_in_1h:
         count = workers.lost_in_1h
         were = "1 worker was" if count == 1 else f"{count:,} workers were"
         yield Item(
             code="worker_lost",
             severity=Severity.WARNING,
-            since=now - timedelta(hours=1),
+            since=workers.lost_since,
             count=count,
             message=f"{were} lost in the last hour, without a heartbeat for a whole lease.",
             refers_to=Reference("worker"),
