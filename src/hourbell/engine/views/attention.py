@@ -95,6 +95,7 @@ async def attention(
             *_of_timetables(await engine.database.fetch(_Q["broken"])),
             *_of_queues(await walk(engine, _Q["unserved_queues"], now, MAX_COUNTED)),
             *_of_tasks(await walk(engine, _Q["unserved_tasks"], MAX_COUNTED)),
+            *_of_retiring(await engine.database.fetch(_Q["retiring"])),
             *_of_overdue(await engine.database.fetch(_D["late"], now - LATE, now), now),
             *_of_circuits(await open_circuits(engine, now)),
             *_of_nodes(await list_nodes(engine)),
@@ -252,6 +253,23 @@ def _of_tasks(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
             at_least=row["n"] >= MAX_COUNTED,
             message=f"{wait} in the queue {row['queue']} for a worker with the task {row['task']}.",
             refers_to=Reference("queue", row["queue"], row["queue"]),
+        )
+
+
+def _of_retiring(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
+    for row in rows:
+        are = "is" if row["n"] == 1 else f"and {row['n'] - 1:,} more are"
+        yield Item(
+            code="schedules_retiring",
+            severity=Severity.INFO,
+            since=row["since"],
+            count=row["n"],
+            at_least=row["n"] >= 1_000,
+            message=(
+                f"{row['job_name']} {are} no longer declared by any live worker, and will be "
+                "retired after ten minutes."
+            ),
+            refers_to=Reference("job", job_text(row["job"]), row["job_name"], row["tenant_name"]),
         )
 
 
