@@ -184,7 +184,14 @@ def _render_leader(leader: Leader | None) -> dict[str, Any] | None:
 
 
 def _render_fleet(fleet: Fleet | None) -> dict[str, Any] | None:
-    return None if fleet is None else msgspec.structs.asdict(fleet)
+    if fleet is None:
+        return None
+    return {
+        "alive": fleet.alive,
+        "lost_in_1h": fleet.lost_in_1h,
+        "slots": fleet.slots,
+        "running": fleet.running,
+    }
 
 
 def _render_item(item: Item) -> dict[str, Any]:

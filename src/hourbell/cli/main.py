@@ -60,7 +60,7 @@ class _CommandsOnDemand(click.Group):
         try:
             return super().main(*args, **extra)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EBADF):
                 raise
             # Python would write the rest again when it exits.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -111,10 +111,17 @@ class _CommandsOnDemand(click.Group):
 
 
 def _open_closed_streams() -> None:
-    """Without this a socket could get the number of a stream that the caller has closed: `>&-`."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """Without this a socket could get the number of a stream that the caller has closed: `>&-`.
+
+    Every write to such a stdout fails (EBADF), because the caller would not get the output. Messages are discarded.
+    """
+    for name, mode, access in (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_WRONLY),
+    ):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+            setattr(sys, name, open(os.open(os.devnull, access), mode))  # noqa: SIM115
 
 
 @click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})

@@ -193,6 +193,15 @@ async def test_the_leader_and_its_plans_are_shown(api: Client, engine: Engine):
     assert late["planner_lag_seconds"] > 0
     await plan(engine, term, await engine.clock.now())
     assert (await api.get(OVERVIEW)).body["leader"]["planner_lag_seconds"] == 0.0
+    await engine.database.fetch(
+        "insert into hourbell.terms select -n, $1, $2::timestamptz - n * interval '10 minutes'"
+        " from generate_series(1, 3) as n",
+        leadership.node,
+        now,
+    )
+    (often,) = await attention(api)
+    assert often["message"] == "The leader has changed 4 times in an hour."
+    assert datetime.fromisoformat(often["since"]) == now - timedelta(minutes=30)
     await leadership.resign()
     assert codes((await api.get(OVERVIEW)).body) == ["leader_missing"]
 
@@ -334,11 +343,14 @@ async def test_lost_workers_open_circuits_and_clocks_are_told(
     now = await engine.clock.now()
     await engine.database.fetch("update hourbell.sessions set expires_at = $1 where id > 0", now)
     await reap(engine, None, now)
+    ended = await engine.database.value("select max(ended_at) from hourbell.past_sessions")
     circuit = OpenCircuit("acme", "api.example", None, 25, now, now + timedelta(seconds=30))
     node = Node(Leadership(engine).node, "node-a", ["worker"])
     await report_presence(engine, node, now, -0.6, [circuit])
     found = {item["code"]: item for item in await attention(api)}
-    assert found["worker_lost"]["message"].startswith("1 worker was lost")
+    lost = found["worker_lost"]
+    assert lost["message"].startswith("1 worker was lost")
+    assert datetime.fromisoformat(lost["since"]) == ended
     assert found["circuit_open"]["refers_to"]["id"] == "api.example"
     assert found["clock_drift"]["message"] == "The clock of node-a is 600 ms behind the database."
 

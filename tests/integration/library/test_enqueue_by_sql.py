@@ -448,6 +448,8 @@ async def test_a_call_replaces_a_waiting_job_and_takes_its_time_from_now(
         ("at => now(), delay => '1 hour'", "HB001", "at and delay exclude each other"),
         ("'[7]'", "HB001", "the payload must be a JSON object"),
         ("at => '2001-02-03Z'", "HB001", "at is more than 365 days in the past"),
+        ("at => '-infinity'", "HB001", "at is more than 365 days in the past"),
+        ("at => 'infinity'", "HB001", "at is too late"),
         ("delay => '-1 second'", "HB001", "delay must be from 0 seconds"),
         ("priority => 'URGENT'", "HB001", "priority must be CRITICAL, HIGH, MEDIUM or LOW"),
         ("unique_key => repeat('k', 200)", "HB001", "unique_key must be 1 to 200"),

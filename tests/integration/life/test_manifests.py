@@ -16,6 +16,7 @@ from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.reconcile import GRACE, reconcile
+from hourbell.engine.views.attention import attention
 from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import barrier, configure
 from hourbell.model.errors import NotLeader
@@ -25,9 +26,13 @@ from hourbell.model.schedules import Cron
 from integration.life.support import (
     START,
     Hand,
+    admit_all,
     check_sound,
+    create,
     expire_session,
     in_transaction,
+    one_time,
+    plan_all,
     somebody_waits,
     travel,
     working,
@@ -449,3 +454,40 @@ def test_the_order_of_what_is_declared_does_not_matter() -> None:
     assert one.digest == other.digest
     assert one.digest != manifest({"a": A, "b": B}, 2).digest
     assert one.digest != manifest({"a": B, "b": B}, 1).digest
+
+
+async def test_what_waits_of_a_schedule_that_will_be_retired_needs_no_attention(
+    still: Engine,
+) -> None:
+    async def wanting() -> dict[str, tuple[int, str]]:
+        found = await attention(still, await still.clock.now(), None, None)
+        return {
+            item.code: (item.count, item.message) for item in found if item.code != "leader_missing"
+        }
+
+    await still.database.fetch("delete from hourbell.sessions where id = -1")  # serves everything
+    dispatch = PostgresDispatch(still)
+    declared = manifest({"gone": schedule("* * * * *")}, 1)
+    old = Hand(still, await dispatch.open("old", ("default",), 10, ("noop",), declared))
+    new = Hand(still, await dispatch.open("new", ("default",), 10, ("other",), manifest({}, 2)))
+    await create(still, one_time())
+    await closed(old)
+    await later(still, timedelta(minutes=2))
+    await plan_all(still)
+    await admit_all(still)
+    # The one-time job waits for a worker with its task, the runs of the schedule only for its end.
+    assert await wanting() == {
+        "task_without_worker": (
+            1,
+            "1 execution waits in the queue default for a worker with the task noop.",
+        ),
+        "schedules_retiring": (
+            1,
+            "app:shop/gone is no longer declared by any live worker, and will be retired after ten minutes.",
+        ),
+    }
+    await closed(new)
+    (only,) = (
+        await wanting()
+    ).items()  # nothing will be retired, so the runs wait for a worker too
+    assert (only[0], only[1][0]) == ("task_without_worker", 2)

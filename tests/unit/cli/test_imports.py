@@ -137,6 +137,8 @@ def test_a_celery_beat_schedule(tmp_path: Path) -> None:
     assert jobs["quarterly"]["schedule"]["cron"] == "0 0 1 1,4,7,10 *"
     assert jobs["sync"]["schedule"] == {"every_seconds": 600}
     assert jobs["backup"]["schedule"] == {"every_seconds": 86_400}
+    assert all(job["retry_policy"] == {"max_retries": 0} for job in jobs.values())
+    assert "these jobs do not retry" in unwrapped(result)
     text = result.stdout
     assert "owner: shop" in text
     assert "# add-every-30-seconds: args (16, 16) have no names: replace `args`" in text

@@ -69,6 +69,11 @@ def read_beat_schedule(text: str, timezone: str | None = None) -> Import:
         else:
             entries[_text(key)] = value
     jobs = [_job(name, value, timezone) for name, value in entries.items()]
+    if jobs:
+        found.notes.append(
+            "Celery retries only where a task asks for it (autoretry_for, self.retry): these jobs "
+            "do not retry; remove max_retries for Hourbell's retries"
+        )
     return Import(with_distinct_names(jobs), found.notes)
 
 
@@ -210,6 +215,7 @@ def _job(name: str, entry: ast.expr, timezone: str | None) -> Imported:
             "type": "TASK",
             "name": job_name(task) if isinstance(task, str) else "unknown",
         },
+        "retry_policy": {"max_retries": 0},
     }
     if payload:
         document["action"]["payload"] = payload

@@ -96,10 +96,11 @@ async def attention(
             *_of_queues(await walk(engine, _Q["unserved_queues"], now, MAX_COUNTED)),
             *_of_tasks(await walk(engine, _Q["unserved_tasks"], MAX_COUNTED)),
             *_of_failures(await walk(engine, _Q["not_admitted"], MAX_COUNTED)),
+            *_of_retiring(await engine.database.fetch(_Q["retiring"])),
             *_of_overdue(await engine.database.fetch(_D["late"], now - LATE, now), now),
             *_of_circuits(await open_circuits(engine, now)),
             *_of_nodes(await list_nodes(engine)),
-            *_of_workers(workers, now),
+            *_of_workers(workers),
         ]
     found.sort(key=lambda item: (_ORDER.index(item.severity), -item.count))
     return found[:MAX_ITEMS]
@@ -131,7 +132,7 @@ def _of_leader(leader: Leader | None, now: datetime) -> Iterator[Item]:
         yield Item(
             code="leader_changes",
             severity=Severity.WARNING,
-            since=now - timedelta(hours=1),
+            since=leader.first_change_in_1h,
             count=leader.changes_in_1h,
             message=f"The leader has changed {leader.changes_in_1h} times in an hour.",
             refers_to=Reference("cell"),
@@ -273,6 +274,23 @@ def _of_failures(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
         )
 
 
+def _of_retiring(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
+    for row in rows:
+        are = "is" if row["n"] == 1 else f"and {row['n'] - 1:,} more are"
+        yield Item(
+            code="schedules_retiring",
+            severity=Severity.INFO,
+            since=row["since"],
+            count=row["n"],
+            at_least=row["n"] >= 1_000,
+            message=(
+                f"{row['job_name']} {are} no longer declared by any live worker, and will be "
+                "retired after ten minutes."
+            ),
+            refers_to=Reference("job", job_text(row["job"]), row["job_name"], row["tenant_name"]),
+        )
+
+
 def _of_overdue(rows: Sequence[asyncpg.Record], now: datetime) -> Iterator[Item]:
     for row in rows:
         if not row["has_worker"]:
@@ -323,14 +341,14 @@ def _of_nodes(nodes: Sequence[dict[str, object]]) -> Iterator[Item]:
         )
 
 
-def _of_workers(workers: Fleet | None, now: datetime) -> Iterator[Item]:
+def _of_workers(workers: Fleet | None) -> Iterator[Item]:
     if workers is not None and workers.lost_in_1h:
         count = workers.lost_in_1h
         were = "1 worker was" if count == 1 else f"{count:,} workers were"
         yield Item(
             code="worker_lost",
             severity=Severity.WARNING,
-            since=now - timedelta(hours=1),
+            since=workers.lost_since,
             count=count,
             message=f"{were} lost in the last hour, without a heartbeat for a whole lease.",
             refers_to=Reference("worker"),

@@ -46,6 +46,7 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     planned_until: datetime  # every occurrence before this is planned
     planner_lag_seconds: float  # how far that is behind the horizon
     changes_in_1h: int
+    first_change_in_1h: datetime | None
     changes_in_24h: int
 
 
@@ -54,6 +55,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
     alive: int
     lost_in_1h: int
+    lost_since: datetime | None  # when the first of these was lost
     slots: int
     running: int
 
@@ -131,6 +133,7 @@ async def leader(engine: Engine, now: datetime) -> Leader | None:
         planned_until=planned,
         planner_lag_seconds=round((horizon - planned).total_seconds(), 3),
         changes_in_1h=row["changes_in_1h"],
+        first_change_in_1h=row["first_change_in_1h"],
         changes_in_24h=row["changes_in_24h"],
     )
 
@@ -150,7 +153,7 @@ async def under_way(engine: Engine) -> UnderWay:
 async def fleet(engine: Engine, now: datetime, running: UnderWay) -> Fleet:
     """The workers, in numbers."""
     row = await engine.database.row(_Q["fleet"], now)
-    return Fleet(row["alive"], row["lost"], row["slots"], running.with_workers)
+    return Fleet(row["alive"], row["lost"], row["lost_since"], row["slots"], running.with_workers)
 
 
 async def depth(engine: Engine, now: datetime, running: UnderWay) -> list[Depth]:

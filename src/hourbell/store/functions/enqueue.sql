@@ -317,7 +317,7 @@ language sql stable
 return case
   when p_key is not null and not hourbell.is_line(p_key, 200) then 'unique_key must be 1 to 200 printable characters'
   when p_key is null and p_on_duplicate <> 'reject' then 'on_duplicate needs a unique_key'
-  when not isfinite(p_at) or p_at >= timestamptz '9990-01-01 00:00:00Z' then 'at is too late'
+  when p_at >= timestamptz '9990-01-01 00:00:00Z' then 'at is too late'
   when p_at < p_now - interval '365 days' then 'at is more than 365 days in the past'
   when p_at + make_interval(secs => p_deadline_seconds) <= p_now
     then 'deadline has already passed, so the job would never run'

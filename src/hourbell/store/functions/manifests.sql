@@ -189,6 +189,15 @@ language sql volatile as $$
   where app = p_app and key = p_key and job = p_job and retired_at is not null
 $$;
 
+-- The jobs that will be retired unless their schedules are declared again: workers of their apps are live, and none of
+-- these declares them.
+create or replace function hourbell.retiring_jobs() returns bigint[]
+language sql stable
+return (
+  select coalesce(array_agg(job), '{}') from (
+    select job from hourbell.declared where unwanted_since is not null and job is not null
+    order by unwanted_since limit 1000) as d);
+
 -- Deletes manifests that no session runs by, that were first seen p_keep ago, and that are not the newest of their app.
 create or replace function hourbell.delete_manifests(p_now timestamptz, p_keep interval, p_limit int) returns int
 language plpgsql as $$

@@ -5,6 +5,8 @@
 select l.epoch, l.node, l.renewed_at, l.expires_at, t.began_at, n.name, n.drift_ms,
   (select count(*)::int from hourbell.terms as c
     where c.began_at > $1::timestamptz - interval '1 hour') as changes_in_1h,
+  (select min(c.began_at) from hourbell.terms as c
+    where c.began_at > $1::timestamptz - interval '1 hour') as first_change_in_1h,
   (select count(*)::int from hourbell.terms as c
     where c.began_at > $1::timestamptz - interval '1 day') as changes_in_24h,
   (select plan_from from hourbell.timetables where plan_from is not null order by plan_from limit 1) as not_planned
@@ -13,12 +15,16 @@ left join hourbell.terms as t on t.epoch = l.epoch
 left join hourbell.nodes as n on n.id = l.node
 
 -- name: fleet
--- Live workers and their slots at $1; workers that were lost in the hour before.
-select count(*)::int as alive, coalesce(sum(slots), 0)::int as slots,
-  (select count(*)::int from (
-     select from hourbell.past_sessions where ended_at > $1::timestamptz - interval '1 hour' and returned is not null
-     order by ended_at limit 10000) as p) as lost
-from hourbell.sessions where expires_at > $1 and id > hourbell.awaiting_session()
+-- Live workers and their slots at $1; workers that were lost in the hour before, and when the first of them was.
+select count(id)::int as alive, coalesce(sum(slots), 0)::int as slots,
+  lost.n as lost, lost.since as lost_since
+from (
+  select count(*)::int as n, min(ended_at) as since from (
+    select ended_at from hourbell.past_sessions
+    where ended_at > $1::timestamptz - interval '1 hour' and returned is not null
+    order by ended_at limit 10000) as p) as lost
+left join hourbell.sessions on expires_at > $1 and id > hourbell.awaiting_session()
+group by lost.n, lost.since
 
 -- name: ready
 -- Ready executions by priority, up to $1 slabs of each of 1,000 queues, and since when the first of them wait.
