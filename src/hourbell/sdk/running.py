@@ -219,15 +219,17 @@ class AppRunner:
             return _DONE if result is None else Succeeded(task._signature.storable(result))
         except ProcessDied as death:
             return await self._crashed(task, run, death)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # also KeyboardInterrupt: signals raise none in a worker
+            if isinstance(waits := decision_of(error), Suspend):
+                return _suspended(waits, run)
             outcome = outcome_of(error, task, context().log)
             if run.span is not None and isinstance(outcome, Failed):
                 run.span.record_exception(error)
             if run.claimed.execution_id in self._completing:
                 return await self._completed(run, outcome)
             return outcome
-        except (Suspend, BaseExceptionGroup) as error:
-            return _suspended(error, run)
         finally:
             if self._completing:
                 self._completing.discard(run.claimed.execution_id)
@@ -383,11 +385,8 @@ def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Argum
     return upgraded, task._signature.arguments(upgraded)
 
 
-def _suspended(error: BaseException, run: Run) -> Outcome:
+def _suspended(waits: Suspend, run: Run) -> Outcome:
     """The outcome of a handler that waits for an outside system."""
-    waits = decision_of(error)
-    if not isinstance(waits, Suspend):
-        raise error
     if run.spec.snoozes >= MAX_SNOOZES:
         return Failed(f"It waited or snoozed {MAX_SNOOZES} times.", "waits", final=True)
     return Accepted(waits.token_digest, waits.seconds)

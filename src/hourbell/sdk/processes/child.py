@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from hourbell.actions import failed
 from hourbell.dispatch import Wait
 from hourbell.errors import StoreUnavailable, Suspend
 from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Succeeded
@@ -204,12 +205,12 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
         with _within(call.traceparent):
             result = task._signature.storable(task.fn(*args, **found.kwargs))
         return Succeeded(_sendable(result, context)), ""
-    except Exception as error:
-        return outcome_of(error, task, context.log), traceback.format_exc()
     except Suspend as waits:
         return Accepted(waits.token_digest, waits.seconds), ""
+    except asyncio.CancelledError as error:
+        return failed(error), ""
     except BaseException as error:
-        return Failed(f"{type(error).__name__}: {error}", type(error).__name__), ""
+        return outcome_of(error, task, context.log), traceback.format_exc()
     finally:
         _current.reset(token)
 
