@@ -97,6 +97,11 @@ class App:
                 f"App({name!r}): a name is up to 40 lower-case letters, digits, - or _, and begins "
                 f"with a letter."
             )
+        if not isinstance(state, list | tuple):
+            raise ConfigurationError(
+                f"App({name!r}): state must be a list of what ctx.get finds, such as state=[pool], not "
+                f"a {type(state).__name__}."
+            )
         defaults = {"tenant": tenant, "queue": queue, "timeout": timeout, "retry": retry}
         check_options(f"App({name!r})", defaults, ConfigurationError)
         self.name = name

@@ -557,9 +557,14 @@ async def worker_of(app: App, options: WorkerOptions | None = None) -> AsyncIter
 async def entered(app: App, pool_size: int | None = None) -> AsyncIterator[AppRunner]:
     """The runner of an app's tasks, within the app's lifespan."""
     async with AsyncExitStack() as stack:
-        state: Sequence[object] | None = ()
+        state: Sequence[object] | None = None
         if app.lifespan is not None:
             state = await stack.enter_async_context(app.lifespan(app))
+            if not isinstance(state, list | tuple | None):
+                raise ConfigurationError(
+                    f"The lifespan of app {app.name!r} yields a {type(state).__name__}. It must yield "
+                    f"a list of what ctx.get finds, such as `yield [pool]`, or nothing."
+                )
         runner = AppRunner(app, state or (), pool_size)
         stack.callback(runner.close)
         yield runner

@@ -278,6 +278,27 @@ async def test_state_and_lifespan_give_values_and_middleware_is_around_every_tas
     ]
 
 
+async def test_a_lifespan_that_yields_no_list_is_left_again_and_refused(database: str) -> None:
+    left: list[bool] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: App) -> AsyncIterator[Any]:
+        try:
+            yield Mailer([])
+        finally:
+            left.append(True)
+
+    app = App("shop", url=database, lifespan=lifespan)
+
+    @app.task(name="mail")
+    async def mail() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'shop' yields a Mailer\. .* `yield \[pool\]`"):
+        async with app.worker(FAST):
+            pass
+    assert left == [True]
+
+
 async def test_middleware_is_around_every_item_of_a_batch_and_around_functions_in_processes(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

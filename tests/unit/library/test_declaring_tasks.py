@@ -387,6 +387,8 @@ async def test_keys_that_are_computed_or_cancelled_are_texts_too() -> None:
         task.bind(7)
     with pytest.raises(InvalidArguments, match="cancel: unique_key must be a non-empty string"):
         await task.cancel(unique_key=7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"state=\[pool\], not a str\."):
+        App("shop", state="pool")
     with pytest.raises(ConfigurationError, match=r"App\('shop'\): retry must be a Retry"):
         App("shop", retry=3)  # type: ignore[arg-type]
 
