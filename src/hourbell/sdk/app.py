@@ -544,6 +544,10 @@ def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
 
 
 def _bound(calls: Iterable[Call[Any]], connection: Any = None) -> list[PlannedCall]:
+    if not isinstance(calls, Iterable):
+        raise InvalidArguments(
+            f"{calls!r} is not a list of calls, such as [task.bind(…)]. Nothing was enqueued."
+        )
     found = list(calls)
     for call in found:
         if not isinstance(call, Call):

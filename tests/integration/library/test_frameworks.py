@@ -242,7 +242,7 @@ async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: A
     assert sent[3:6] == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")]
     with pytest.raises(TaskResultMismatch):
         await tasks.fails.aget_result(mail.id)
-    for unknown in ("job_0000000000016", "nonsense"):
+    for unknown in ("job_0000000000016", "nonsense", None):
         with pytest.raises(TaskResultDoesNotExist):
             await tasks.fails.aget_result(unknown)
 

@@ -494,6 +494,15 @@ def test_a_fraction_of_a_second_is_rounded_up_and_less_than_one_is_refused() -> 
         Retry.fixed(every=-1)
 
 
+async def test_what_is_no_list_of_calls_is_refused() -> None:
+    app = App("shop")
+    call = app.task(plain).bind(7)
+    with pytest.raises(InvalidArguments, match=r"^None is not a list of calls, .* Nothing was enq"):
+        await app.enqueue_many(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match="is not a list of calls"):
+        app.group_sync(call, then=call)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("chunk", [0, -1])
 async def test_a_chunk_has_at_least_one_job(chunk: int) -> None:
     app = App("shop")
