@@ -17,12 +17,14 @@ import httpx
 import pytest
 import sqlalchemy
 from asgiref.sync import sync_to_async
+from django.core.management import CommandError
 from django.db import transaction
 from django.test import override_settings
 from litestar.testing import AsyncTestClient
 
 from hourbell import App
 from hourbell.contrib.django import backend as backend_module
+from hourbell.contrib.django.management.commands.hourbell import Command
 from hourbell.model.ids import parse_job_id
 from hourbell.model.jobs import decode_job
 from integration.library.test_connections import (
@@ -340,3 +342,12 @@ async def test_a_database_that_is_not_postgresql_is_found_by_django_s_checks(tas
     (problem,) = await asyncio.to_thread(lambda: list(backend.check()))
     assert problem.id == "hourbell.E001"
     assert "needs PostgreSQL" in problem.msg
+
+
+def test_the_queues_of_a_worker_are_named_or_left_out(tasks: Any) -> None:
+    parser = Command().create_parser("manage.py", "hourbell")
+    assert parser.parse_args(["worker"]).queues is None
+    assert parser.parse_args(["worker", "--queues", "mail, default,"]).queues == ("mail", "default")
+    for nothing in ("", " ,,"):
+        with pytest.raises(CommandError, match="--queues: name a queue, such as mail,default"):
+            parser.parse_args(["worker", "--queues", nothing])
