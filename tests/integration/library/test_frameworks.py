@@ -37,6 +37,7 @@ from integration.library.test_connections import (
 TASKS = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
 TaskResultStatus = importlib.import_module(TASKS).TaskResultStatus
 TaskResultDoesNotExist = importlib.import_module(f"{TASKS}.exceptions").TaskResultDoesNotExist
+InvalidTaskError = importlib.import_module(f"{TASKS}.exceptions").InvalidTaskError
 TaskResultMismatch = importlib.import_module(f"{TASKS}.exceptions").TaskResultMismatch
 task_backends = importlib.import_module(TASKS).task_backends
 signals = importlib.import_module(f"{TASKS}.signals")
@@ -312,6 +313,19 @@ async def test_old_connections_are_closed_before_and_after_each_task(
             signal.disconnect(note)
     assert done[:4] == ["closed", "RUNNING", "SUCCESSFUL", "closed"]
     assert done[4:] == ["closed", "RUNNING", "FAILED", "closed"]
+
+
+async def test_arguments_that_a_function_does_not_take_are_refused(tasks: Any) -> None:
+    for task, args, kwargs, why in (
+        (tasks.send_mail, (7, "y", "z"), {}, "too many positional arguments"),
+        (tasks.send_mail, (), {}, "missing a required argument: 'order_id'"),
+        (tasks.send_mail, (7,), {"priority": 5}, "unexpected keyword argument 'priority'"),
+        (tasks.attempts, (), {}, "missing a required argument: 'needed'"),
+        (tasks.attempts, (1, 2), {}, "too many positional arguments"),
+    ):
+        with pytest.raises(InvalidTaskError, match=rf"shop_tasks\.\w+: .*{why}\. Nothing was enqu"):
+            await task.aenqueue(*args, **kwargs)
+    assert (await tasks.send_mail.aenqueue(order_id=7)).kwargs == {"order_id": 7}
 
 
 async def test_arguments_that_are_not_json_are_refused(tasks: Any) -> None:
