@@ -239,6 +239,9 @@ def test_a_django_project_commits_an_order_with_its_mail(server: Server, tmp_pat
     migrated = run(server, *shlex.split(migrate), cwd=folder, HOURBELL_DATABASE_URL=url)
     assert any("shop.0001_orders" in line for line in migrated)
     assert migrated[-1] == "Migrating Hourbell in database 'default'"
+    pending = "python manage.py makemigrations --check --dry-run"
+    checked = run(server, *shlex.split(pending), cwd=folder, HOURBELL_DATABASE_URL=url)
+    assert checked == ["No changes detected"]
     env = server.env | {"HOURBELL_DATABASE_URL": url}
     worker = background(shlex.split(work), env, tmp_path / "worker.log", folder)
     web = background(

@@ -30,3 +30,11 @@ class InstantOrWall(Instant):
     """An instant, or without an offset the wall time of a zone that another option names."""
 
     _parse = staticmethod(parse_instant_or_wall)
+
+
+def queue_names(text: str) -> tuple[str, ...]:
+    """The names in a comma-separated list; raises ValueError if there are none."""
+    names = tuple(name for each in text.split(",") if (name := each.strip()))
+    if not names:
+        raise ValueError("name a queue, such as mail,default")
+    return names

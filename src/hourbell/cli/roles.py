@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from hourbell.cli.exit_codes import USAGE
+from hourbell.cli.params import queue_names
 from hourbell.cli.process import run_process
 from hourbell.compose import Role, Running, role
 from hourbell.model.errors import HourbellError
@@ -120,10 +121,10 @@ def worker_command(
 
 
 def _names(queues: str) -> tuple[str, ...]:
-    names = tuple(name for each in queues.split(",") if (name := each.strip()))
-    if not names:
-        raise click.BadParameter("name a queue, such as mail,default", param_hint="--queues")
-    return names
+    try:
+        return queue_names(queues)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--queues") from None
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -127,7 +127,9 @@ def _encode_upper(bits: int) -> str:
     return _ALPHABET[bits >> 40] + "".join(pairs)
 
 
-def _parse(text: str, prefix: str, kind: str) -> int:
+def _parse(text: object, prefix: str, kind: str) -> int:
+    if not isinstance(text, str):
+        raise UnknownId(kind, str(text))
     digits = text.removeprefix(prefix)
     if len(text) != len(prefix) + _WIDTH or len(digits) != _WIDTH:
         raise UnknownId(kind, text)

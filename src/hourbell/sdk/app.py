@@ -97,6 +97,11 @@ class App:
                 f"App({name!r}): a name is up to 40 lower-case letters, digits, - or _, and begins "
                 f"with a letter."
             )
+        if not isinstance(state, list | tuple):
+            raise ConfigurationError(
+                f"App({name!r}): state must be a list of what ctx.get finds, such as state=[pool], not "
+                f"a {type(state).__name__}."
+            )
         defaults = {"tenant": tenant, "queue": queue, "timeout": timeout, "retry": retry}
         check_options(f"App({name!r})", defaults, ConfigurationError)
         self.name = name
@@ -541,6 +546,10 @@ def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
 
 
 def _bound(calls: Iterable[Call[Any]], connection: Any = None) -> list[PlannedCall]:
+    if not isinstance(calls, Iterable):
+        raise InvalidArguments(
+            f"{calls!r} is not a list of calls, such as [task.bind(…)]. Nothing was enqueued."
+        )
     found = list(calls)
     for call in found:
         if not isinstance(call, Call):

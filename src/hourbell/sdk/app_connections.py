@@ -218,7 +218,7 @@ class AppConnections:
         from hourbell.engine.operations.completions import complete
         from hourbell.security.sealing import KeyRing
 
-        number = parse_execution_id(token.partition("-")[0])
+        number = parse_execution_id(str(token).partition("-")[0])
         try:
             size = len(msgspec.json.encode(result))
         except (TypeError, ValueError, RecursionError) as error:

@@ -292,8 +292,6 @@ class Batches:
         except BaseException as error:
             for item in items:
                 _end(item, None, error)
-            if isinstance(error, KeyboardInterrupt):
-                raise
             return
         for item, result in zip(items, results, strict=True):
             _end(item, result, None)
@@ -330,9 +328,7 @@ def _end(item: Item[Any], result: Any, error: BaseException | None) -> None:
     if ends_by is None:
         item._ended.set_result(result)
     else:
-        item._ended.set_exception(ends_by if isinstance(ends_by, Exception) else _plain(ends_by))
-
-
-def _plain(error: BaseException) -> Exception:
-    """Replace exceptions that futures refuse, such as SystemExit."""
-    return RuntimeError(f"{type(error).__name__}: {error}")
+        # A coroutine cannot receive these from a future as what they are.
+        if isinstance(ends_by, asyncio.CancelledError | StopIteration | GeneratorExit):
+            ends_by = RuntimeError(f"{type(ends_by).__name__}: {ends_by}")
+        item._ended.set_exception(ends_by)

@@ -40,7 +40,7 @@ class ProcessDied(Exception):
 _DECISIONS = (Snooze, RetryAfter, Cancel, Dead, Suspend, ProcessTaskFailed)
 
 
-def outcome_of(error: Exception, task: Task[..., Any], log: BoundLogger) -> Outcome:
+def outcome_of(error: BaseException, task: Task[..., Any], log: BoundLogger) -> Outcome:
     """The outcome of a run that raised an exception."""
     decision = decision_of(error)
     match decision:

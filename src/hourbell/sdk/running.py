@@ -219,7 +219,11 @@ class AppRunner:
             return _DONE if result is None else Succeeded(task._signature.storable(result))
         except ProcessDied as death:
             return await self._crashed(task, run, death)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # also KeyboardInterrupt: signals raise none in a worker
+            if isinstance(waits := decision_of(error), Suspend):
+                return _suspended(waits, run)
             outcome = outcome_of(error, task, context().log)
             if isinstance(outcome, Failed) and outcome.kind == PAYLOAD_MISMATCH:
                 return _mismatched(outcome.error, task, run)  # in a process with newer code
@@ -228,8 +232,6 @@ class AppRunner:
             if run.claimed.execution_id in self._completing:
                 return await self._completed(run, outcome)
             return outcome
-        except (Suspend, BaseExceptionGroup) as error:
-            return _suspended(error, run)
         finally:
             if self._completing:
                 self._completing.discard(run.claimed.execution_id)
@@ -385,11 +387,8 @@ def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Argum
     return upgraded, task._signature.arguments(upgraded)
 
 
-def _suspended(error: BaseException, run: Run) -> Outcome:
+def _suspended(waits: Suspend, run: Run) -> Outcome:
     """The outcome of a handler that waits for an outside system."""
-    waits = decision_of(error)
-    if not isinstance(waits, Suspend):
-        raise error
     if run.spec.snoozes >= MAX_SNOOZES:
         return Failed(f"It waited or snoozed {MAX_SNOOZES} times.", "waits", final=True)
     return Accepted(waits.token_digest, waits.seconds)
@@ -560,9 +559,14 @@ async def worker_of(app: App, options: WorkerOptions | None = None) -> AsyncIter
 async def entered(app: App, pool_size: int | None = None) -> AsyncIterator[AppRunner]:
     """The runner of an app's tasks, within the app's lifespan."""
     async with AsyncExitStack() as stack:
-        state: Sequence[object] | None = ()
+        state: Sequence[object] | None = None
         if app.lifespan is not None:
             state = await stack.enter_async_context(app.lifespan(app))
+            if not isinstance(state, list | tuple | None):
+                raise ConfigurationError(
+                    f"The lifespan of app {app.name!r} yields a {type(state).__name__}. It must yield "
+                    f"a list of what ctx.get finds, such as `yield [pool]`, or nothing."
+                )
         runner = AppRunner(app, state or (), pool_size)
         stack.callback(runner.close)
         yield runner

@@ -207,8 +207,6 @@ class Runners:
             if self._is_closed:
                 raise error
             return Failed("The handler raised CancelledError.", "CancelledError")
-        if isinstance(error, KeyboardInterrupt):
-            raise error
         # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
         if execution.span is not None:
             execution.span.record_exception(error)

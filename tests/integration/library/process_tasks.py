@@ -54,6 +54,8 @@ def look(ctx: SyncContext, value: list[int]) -> list[Any]:
 def fail(kind: str) -> None:
     if kind == "key":
         raise KeyError("gone")
+    if kind == "interrupt":
+        raise KeyboardInterrupt("mine")
     sys.exit("leaving")
 
 

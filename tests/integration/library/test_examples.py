@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from hourbell import Context
 from integration.life.support import eventually
 from ports import free_port
 
@@ -128,10 +129,17 @@ async def test_the_examples_of_the_page_run(database: str, monkeypatch: pytest.M
         await asyncio.to_thread(shop.example_sync)
         await shop.example_group()
         shop.app.state = ({8: "paid"},)
+        shop.app.lifespan = shop.connections
+
+        @shop.app.task(name="read")
+        async def read(ctx: Context) -> int:
+            return int(await ctx.get(asyncpg.Pool).fetchval("select 7"))
+
         async with shop.app, shop.app.worker():
             assert await (await shop.charge.enqueue(1, shop.Money(300))).result(20) == 300
             assert (await (await shop.poll_payment.enqueue(8)).result(20)).endswith(" of default")
             assert await (await shop.import_file.enqueue("x")).wait(20) == "SUCCEEDED"
+            assert await (await read.enqueue()).result(20) == 7
             await shop.example_batch()
             payment = await shop.take_payment.enqueue(7)
             token = await eventually(lambda: pool.fetchval("select token from hourbell.waits"))

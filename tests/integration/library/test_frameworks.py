@@ -17,12 +17,14 @@ import httpx
 import pytest
 import sqlalchemy
 from asgiref.sync import sync_to_async
+from django.core.management import CommandError
 from django.db import transaction
 from django.test import override_settings
 from litestar.testing import AsyncTestClient
 
 from hourbell import App
 from hourbell.contrib.django import backend as backend_module
+from hourbell.contrib.django.management.commands.hourbell import Command
 from hourbell.model.ids import parse_job_id
 from hourbell.model.jobs import decode_job
 from integration.library.test_connections import (
@@ -35,6 +37,7 @@ from integration.library.test_connections import (
 TASKS = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
 TaskResultStatus = importlib.import_module(TASKS).TaskResultStatus
 TaskResultDoesNotExist = importlib.import_module(f"{TASKS}.exceptions").TaskResultDoesNotExist
+InvalidTaskError = importlib.import_module(f"{TASKS}.exceptions").InvalidTaskError
 TaskResultMismatch = importlib.import_module(f"{TASKS}.exceptions").TaskResultMismatch
 task_backends = importlib.import_module(TASKS).task_backends
 signals = importlib.import_module(f"{TASKS}.signals")
@@ -242,7 +245,7 @@ async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: A
     assert sent[3:6] == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")]
     with pytest.raises(TaskResultMismatch):
         await tasks.fails.aget_result(mail.id)
-    for unknown in ("job_0000000000016", "nonsense"):
+    for unknown in ("job_0000000000016", "nonsense", None):
         with pytest.raises(TaskResultDoesNotExist):
             await tasks.fails.aget_result(unknown)
 
@@ -312,6 +315,19 @@ async def test_old_connections_are_closed_before_and_after_each_task(
     assert done[4:] == ["closed", "RUNNING", "FAILED", "closed"]
 
 
+async def test_arguments_that_a_function_does_not_take_are_refused(tasks: Any) -> None:
+    for task, args, kwargs, why in (
+        (tasks.send_mail, (7, "y", "z"), {}, "too many positional arguments"),
+        (tasks.send_mail, (), {}, "missing a required argument: 'order_id'"),
+        (tasks.send_mail, (7,), {"priority": 5}, "unexpected keyword argument 'priority'"),
+        (tasks.attempts, (), {}, "missing a required argument: 'needed'"),
+        (tasks.attempts, (1, 2), {}, "too many positional arguments"),
+    ):
+        with pytest.raises(InvalidTaskError, match=rf"shop_tasks\.\w+: .*{why}\. Nothing was enqu"):
+            await task.aenqueue(*args, **kwargs)
+    assert (await tasks.send_mail.aenqueue(order_id=7)).kwargs == {"order_id": 7}
+
+
 async def test_arguments_that_are_not_json_are_refused(tasks: Any) -> None:
     with pytest.raises(TypeError, match="Unsupported type"):
         await tasks.send_mail.aenqueue(object())
@@ -340,3 +356,12 @@ async def test_a_database_that_is_not_postgresql_is_found_by_django_s_checks(tas
     (problem,) = await asyncio.to_thread(lambda: list(backend.check()))
     assert problem.id == "hourbell.E001"
     assert "needs PostgreSQL" in problem.msg
+
+
+def test_the_queues_of_a_worker_are_named_or_left_out(tasks: Any) -> None:
+    parser = Command().create_parser("manage.py", "hourbell")
+    assert parser.parse_args(["worker"]).queues is None
+    assert parser.parse_args(["worker", "--queues", "mail, default,"]).queues == ("mail", "default")
+    for nothing in ("", " ,,"):
+        with pytest.raises(CommandError, match="--queues: name a queue, such as mail,default"):
+            parser.parse_args(["worker", "--queues", nothing])

@@ -95,6 +95,8 @@ async def test_a_process_is_kept_and_has_a_context_and_its_outcomes_are_those_of
     assert await ended(await fail.enqueue("key")) == ("DEAD", "non_retryable", "KeyError: 'gone'")
     status, reason, error = await ended(await fail.enqueue("exit"))
     assert (status, reason, error) == ("DEAD", "retries_exhausted", "SystemExit: leaving")
+    status, reason, error = await ended(await fail.enqueue("interrupt"))
+    assert (status, reason, error) == ("DEAD", "retries_exhausted", "KeyboardInterrupt: mine")
     assert await (await pid_of_call.enqueue()).result(20) == pids[0]
 
 

@@ -181,6 +181,56 @@ async def test_exceptions_decide_what_follows(app: App) -> None:
     assert runs["final"] == [1]
 
 
+class Unusual(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Unusual])
+async def test_an_exception_that_would_end_a_program_fails_the_attempt_like_any_other(
+    database: str, kind: type[BaseException]
+) -> None:
+    async def rude(run: RunInfo, call: Any) -> Any:
+        raise kind("mine")
+
+    app = App("shop", url=database, retry=Retry.delays(0, 0))
+
+    @app.task(name="coroutine", no_retry=[kind])
+    async def coroutine() -> None:
+        raise kind("mine")
+
+    @app.task(name="thread", no_retry=[kind])
+    def thread() -> None:
+        raise kind("mine")
+
+    @app.task(name="wrapped", no_retry=[kind], middleware=[rude])
+    async def wrapped() -> None: ...
+
+    @app.batch_task(name="batch", size=2, max_wait=0.1, no_retry=[kind])
+    async def batch(items: list[Item[int]]) -> None:
+        raise kind("mine")
+
+    @app.batch_task(name="batch_thread", size=2, max_wait=0.1, no_retry=[kind])
+    def batch_thread(items: list[Item[int]]) -> None:
+        raise kind("mine")
+
+    @app.task(name="polite")
+    async def polite(ctx: Context) -> str:
+        await may_end.wait()
+        return "done"
+
+    may_end = asyncio.Event()
+    with capture_logs() as logged:
+        async with app, app.worker(FAST):
+            beside = await polite.enqueue()
+            jobs = [await task.enqueue() for task in (coroutine, thread, wrapped)]
+            jobs += await app.enqueue_many([batch.bind(1), batch.bind(2), batch_thread.bind(3)])
+            found = {await fate(app, job) for job in jobs}
+            may_end.set()
+            assert await beside.result(20) == "done"
+    assert found == {("DEAD", "non_retryable", f"{kind.__name__}: mine")}
+    assert sum(line["event"] == "task failed" for line in logged) == len(jobs)
+
+
 @dataclass
 class Mailer:
     sent: list[int]
@@ -226,6 +276,27 @@ async def test_state_and_lifespan_give_values_and_middleware_is_around_every_tas
         "outer ends",
         "stopped",
     ]
+
+
+async def test_a_lifespan_that_yields_no_list_is_left_again_and_refused(database: str) -> None:
+    left: list[bool] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: App) -> AsyncIterator[Any]:
+        try:
+            yield Mailer([])
+        finally:
+            left.append(True)
+
+    app = App("shop", url=database, lifespan=lifespan)
+
+    @app.task(name="mail")
+    async def mail() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'shop' yields a Mailer\. .* `yield \[pool\]`"):
+        async with app.worker(FAST):
+            pass
+    assert left == [True]
 
 
 async def test_middleware_is_around_every_item_of_a_batch_and_around_functions_in_processes(

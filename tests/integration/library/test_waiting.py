@@ -14,7 +14,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.operations.completions import complete
 from hourbell.errors import InvalidArguments, LeaseLost
 from hourbell.failpoints import barrier
-from hourbell.model.errors import Conflict
+from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Failed, Succeeded
 from hourbell.model.ids import parse_execution_id
 from hourbell.security.sealing import KeyRing
@@ -348,3 +348,9 @@ async def test_a_thread_that_is_too_late_to_complete_does_not_fail_the_next_run(
     async with app, app.worker(FAST):
         job = await order.enqueue()
         assert await job.result(30) == "in attempt 2"
+
+
+async def test_a_token_that_is_none_is_refused_as_unknown(app: App) -> None:
+    async with app:
+        with pytest.raises(NotFound, match="'None' is not an execution id"):
+            await app.complete(None)  # type: ignore[arg-type]

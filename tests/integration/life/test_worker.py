@@ -519,7 +519,14 @@ async def test_a_handler_that_raises_a_cancellation_of_its_own_has_failed(engine
             assert "CancelledError" in execution.error
 
 
-@pytest.mark.parametrize("exception", [SystemExit, GeneratorExit, RecursionError, MemoryError])
+class Unusual(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [KeyboardInterrupt, SystemExit, GeneratorExit, Unusual, RecursionError, MemoryError],
+)
 async def test_whatever_a_handler_raises_is_its_own_failure(
     engine: Engine, exception: type[BaseException]
 ) -> None:

@@ -164,6 +164,20 @@ async def test_the_exception_of_a_task_is_raised_where_it_ran(
         await bell.result_of(job)
 
 
+@at_march
+async def test_an_exception_that_would_end_the_tests_is_reported_as_another(
+    hourbell_app: App, bell: Bell
+) -> None:
+    @hourbell_app.task(name="stop", retry=Retry.never())
+    def stop() -> None:
+        raise KeyboardInterrupt("mine")
+
+    job = await stop.enqueue()
+    with pytest.raises(AttemptFailed, match=r"KeyboardInterrupt: mine It is DEAD\."):
+        await bell.drain()
+    assert (await job.get()).status == "DEAD"
+
+
 @pytest.mark.hourbell(at=MARCH, raises=False, concurrency=5)
 async def test_what_a_task_decides_is_not_raised_and_has_its_delay(
     hourbell_app: App, bell: Bell

@@ -390,6 +390,8 @@ async def test_keys_that_are_computed_or_cancelled_are_texts_too() -> None:
         task.bind(7)
     with pytest.raises(InvalidArguments, match="cancel: unique_key must be a non-empty string"):
         await task.cancel(unique_key=7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"state=\[pool\], not a str\."):
+        App("shop", state="pool")
     with pytest.raises(ConfigurationError, match=r"App\('shop'\): retry must be a Retry"):
         App("shop", retry=3)  # type: ignore[arg-type]
 
@@ -544,6 +546,15 @@ def test_true_is_not_a_number() -> None:
     for make in (Retry.fixed, Retry.delays, every, lambda value: App("b").batch_task(size=value)):
         with pytest.raises((InvalidArguments, InvalidTask)):
             make(True)
+
+
+async def test_what_is_no_list_of_calls_is_refused() -> None:
+    app = App("shop")
+    call = app.task(plain).bind(7)
+    with pytest.raises(InvalidArguments, match=r"^None is not a list of calls, .* Nothing was enq"):
+        await app.enqueue_many(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match="is not a list of calls"):
+        app.group_sync(call, then=call)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunk", [0, -1, True, 1.5])

@@ -49,11 +49,14 @@ def test_a_number_that_is_no_id_is_a_programmers_error(number: int):
         "job_٠٠٠٠٠٠٠٠٠٠٠١٦",  # digits of another script
         "job_00000000000\ud800\x00",
         pytest.param("job_" + "0" * 100_000, id="long"),
+        None,
+        38,
+        b"job_0000000000016",
     ],
 )
-def test_any_other_text_is_nobodys_id(text: str):
+def test_anything_else_is_nobodys_id(text: object):
     with pytest.raises(UnknownId) as caught:
-        parse_job_id(text)
+        parse_job_id(text)  # type: ignore[arg-type]
     assert isinstance(caught.value, NotFound)
     caught.value.message.encode()
     assert len(caught.value.message) < 500

@@ -7,7 +7,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Order",
             [
-                ("id", models.BigAutoField(primary_key=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("customer", models.TextField()),
                 ("mailed", models.BooleanField(default=False)),
             ],

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from inspect import iscoroutinefunction
+from inspect import Signature, iscoroutinefunction
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -31,14 +31,14 @@ try:
     from django.tasks import task_backends as task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ModuleNotFoundError:  # Django 5
     from django_tasks import task_backends as task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
@@ -54,6 +54,7 @@ from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, SyncContext
 from hourbell.sdk.portal import blocking
 from hourbell.sdk.running import load_app
+from hourbell.sdk.signature import parameters_of
 from hourbell.sdk.tasks import Task as AppTask
 from hourbell.sdk.values import Options, PriorityLike, Retry, Seconds
 
@@ -120,6 +121,7 @@ class HourbellBackend(BaseTaskBackend):
         if task.run_after is not None:
             options["at"] = task.run_after
         configured = self._declare(task).configure(**options)
+        _check_arguments(task, args, kwargs)
         given_args, given_kwargs = normalize_json(args), normalize_json(kwargs)
         with transaction.atomic(using=self.database):
             job = configured.enqueue_sync(args=given_args, kwargs=given_kwargs)
@@ -201,6 +203,15 @@ class HourbellBackend(BaseTaskBackend):
         )
         made: AppTask[..., Any] = declare(run)
         return made
+
+
+def _check_arguments(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Whether the function can be called with them; its types are left to the function, as in Django."""
+    first = (None,) if task.takes_context else ()
+    try:
+        Signature(list(parameters_of(task.func).values())).bind(*first, *args, **kwargs)
+    except TypeError as error:
+        raise InvalidTaskError(f"{task.module_path}: {error}. Nothing was enqueued.") from None
 
 
 # In a worker.

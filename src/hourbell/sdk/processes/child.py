@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from hourbell.actions import failed
 from hourbell.dispatch import Wait
 from hourbell.errors import StoreUnavailable, Suspend
 from hourbell.model.executions import (
@@ -214,12 +215,12 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
         return Succeeded(_sendable(result, context)), ""
     except Mismatch as error:  # this process has imported another version than its worker
         return Failed(str(error), PAYLOAD_MISMATCH), ""
-    except Exception as error:
-        return outcome_of(error, task, context.log), traceback.format_exc()
     except Suspend as waits:
         return Accepted(waits.token_digest, waits.seconds), ""
+    except asyncio.CancelledError as error:
+        return failed(error), ""
     except BaseException as error:
-        return Failed(f"{type(error).__name__}: {error}", type(error).__name__), ""
+        return outcome_of(error, task, context.log), traceback.format_exc()
     finally:
         _current.reset(token)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
 from hourbell.cli.apps import worker_greeting, worker_process
+from hourbell.cli.params import queue_names
 from hourbell.cli.process import run_process
 from hourbell.contrib.django.backend import HourbellBackend, task_backends
 from hourbell.sdk.running import WorkerOptions, import_tasks, queues_of
@@ -24,7 +25,9 @@ class Command(BaseCommand):
         worker.add_argument(
             "--backend", default="default", help="A backend name in settings.TASKS."
         )
-        worker.add_argument("--queues", help="Comma-separated. Default: those of the backend.")
+        worker.add_argument(
+            "--queues", type=_queues, help="Comma-separated. Default: those of the backend."
+        )
         worker.add_argument("--concurrency", type=int, default=50)
         worker.add_argument(
             "--drain",
@@ -41,9 +44,8 @@ class Command(BaseCommand):
         backend.import_tasks()
         app = backend.app
         import_tasks(app)
-        named = (given["queues"] or "").split(",")
         options = WorkerOptions(
-            queues=tuple(filter(None, named)) or sorted({*backend.queues, *queues_of(app)}),
+            queues=given["queues"] or sorted({*backend.queues, *queues_of(app)}),
             concurrency=given["concurrency"],
             drain_seconds=given["drain"],
             name=given["name"],
@@ -53,3 +55,10 @@ class Command(BaseCommand):
             partial(worker_process, app, options),
             lambda settings, parts: worker_greeting(app, options),
         )
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    try:
+        return queue_names(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
