@@ -48,7 +48,8 @@ MAY_IMPORT = {
     "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions", "observe"},
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "observe"},
     # Tests of users run the parts of a worker.
-    "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "worker", "sdk", "errors"},
+    "testing": BELOW_THE_ENGINE
+    | {"store", "engine", "dispatch", "worker", "observe", "sdk", "errors"},
     "guard": set[str](),  # for receivers, who may have nothing else of ours
     "client": set[str](),  # for programs that have no server
     "errors": {"model"},

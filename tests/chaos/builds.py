@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "57f2749e8cb7c4556063f732b5f7e1d3a4465228"
+OLDER = "9dd70809e1756fa11cfa4b9c2089f530acbabdfa"
 TESTS = Path(__file__).parent.parent
 
 

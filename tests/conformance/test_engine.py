@@ -866,7 +866,7 @@ async def test_a_database_of_the_first_migration_gets_the_others_and_keeps_its_r
     async def only_record(connection: asyncpg.Connection) -> None:
         """The functions of that program; ours need the other migrations."""
         await connection.execute(
-            "insert into hourbell.function_sets values ($1, '0', now(), now())",
+            "insert into hourbell.function_sets values ($1, '0', now())",
             function_set().digest,
         )
 

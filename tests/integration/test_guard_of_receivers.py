@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import re
 import signal
 import subprocess
@@ -110,6 +111,16 @@ async def test_work_that_fails_records_nothing_and_is_done_by_the_next_delivery(
     assert await effects(connection) == []
     assert await serve(connection, delivery(2)) == "done"
     assert await effects(connection) == [("exe_1", 2)]
+
+
+@pytest.mark.parametrize("answer", [math.nan, [math.inf], object()])
+async def test_an_answer_that_is_not_json_records_nothing(
+    connection: asyncpg.Connection, answer: Any
+):
+    with pytest.raises((TypeError, ValueError), match="the answer of a turn must be JSON"):
+        await serve(connection, delivery(1), answer)
+    assert await effects(connection) == []
+    assert await serve(connection, delivery(1)) == "done"
 
 
 async def test_work_that_was_given_up_within_a_transaction_is_not_done(

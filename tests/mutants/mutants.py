@@ -47,6 +47,7 @@ class Mutant(msgspec.Struct, frozen=True):
 
 ADMIT = "src/hourbell/store/functions/admit.sql"
 CLAIM = "src/hourbell/store/functions/claim.sql"
+ISOLATION = "src/hourbell/store/functions/isolation.sql"
 JOIN = "src/hourbell/store/functions/join.sql"
 LEADERSHIP = "src/hourbell/store/functions/leadership.sql"
 BLOCKERS = "src/hourbell/store/functions/blockers.sql"
@@ -94,6 +95,7 @@ FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
 HERDS_TEST = "tests/integration/life/test_herds.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
+ISOLATION_TEST = f"{_LIFE}/test_isolation.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
 LIMIT_CHANGES_TEST = f"{_LIFE}/test_limit_changes.py"
@@ -219,9 +221,9 @@ MUTANTS = [
     Mutant(
         "stale_checkpoint_accepted",
         RERUNS,
-        "  where session = p_session and fence = p_fence and id = p_id\n",
-        "  where fence = p_fence and id = p_id\n"
-        "  union all select p_id, p_fence, p_value::json, p_now from hourbell.outcomes where id = p_id\n",
+        "from hourbell.leases where session = p_session and fence = p_fence and id = p_id\n",
+        "from hourbell.leases where fence = p_fence and id = p_id\n"
+        "  union all select p_id, p_value::json from hourbell.outcomes where id = p_id\n",
         (
             f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_stored_before_its_execution_is_taken_or_refused[succeed]",
         ),
@@ -886,8 +888,8 @@ MUTANTS = [
     Mutant(
         "sweep_dropped",
         ADMIT,
-        "if sweeping or swept <= p_now - hourbell.sweep_interval() or swept > p_now then",
-        "if sweeping then",
+        "if sweeping or retried or swept <= p_now - hourbell.sweep_interval() or swept > p_now then",
+        "if sweeping or retried then",
         (f"{GATE_TEST}::test_what_is_committed_with_a_time_long_past_is_found",),
         "What is committed below the gate's mark is found by a sweep.",
     ),
@@ -952,6 +954,79 @@ MUTANTS = [
         " and run_at <= p_now + interval '1 second'\n          order by run_at, id limit share",
         (f"{GATE_TEST}::test_what_is_not_due_is_not_admitted",),
         "Nothing starts before its time.",
+    ),
+    # Rows on which the gate fails.
+    Mutant(
+        "failed_pass_not_isolated",
+        "src/hourbell/engine/life/admit.py",
+        "min(batch, ISOLATING_BATCH), isolating=True)",
+        "min(batch, ISOLATING_BATCH), isolating=False)",
+        (f"{ISOLATION_TEST}::test_a_due_row_that_fails_does_not_stop_the_others",),
+        "One bad row does not stop the others.",
+    ),
+    Mutant(
+        "bad_row_dropped",
+        ISOLATION,
+        "        values (hourbell.blocker_failure(), 0, 0, extract(epoch from p_now), (p_rows[done + 1]).id);",
+        "        select hourbell.blocker_failure(), 0, 0, 0, 0 limit 0;",
+        (f"{ISOLATION_TEST}::test_a_due_row_that_fails_does_not_stop_the_others",),
+        "An execution on which the gate fails is not lost.",
+    ),
+    Mutant(
+        "bad_row_not_retried",
+        ISOLATION,
+        "  perform hourbell.requeue(ids);\n",
+        "  perform hourbell.requeue(ids[2:]);\n",
+        (f"{ISOLATION_TEST}::test_a_due_row_that_fails_does_not_stop_the_others",),
+        "An execution on which the gate failed is admitted once the cause is gone.",
+    ),
+    Mutant(
+        "isolating_pass_unbounded",
+        ISOLATION,
+        "language sql immutable parallel safe return 24;",
+        "language sql immutable parallel safe return 24000;",
+        (f"{ISOLATION_TEST}::test_many_bad_rows_do_not_hold_the_lock_for_long",),
+        "However many rows are bad, a pass does not hold the gate's lock for long.",
+    ),
+    Mutant(
+        "rest_of_isolating_pass_dropped",
+        ISOLATION,
+        "insert into hourbell.due select * from unnest(p_rows); end if;",
+        "insert into hourbell.due select * from unnest(p_rows) limit 1; end if;",
+        (f"{ISOLATION_TEST}::test_many_bad_rows_do_not_hold_the_lock_for_long",),
+        "What a bounded pass leaves is decided by the next one.",
+    ),
+    Mutant(
+        "room_of_bad_row_forgotten",
+        ISOLATION,
+        "    where b.key is not null;",
+        "    where b.key is null;",
+        (f"{ISOLATION_TEST}::test_a_parked_row_that_fails_does_not_stop_the_others",),
+        "The room that a limit had for a bad row is for the next in its line.",
+    ),
+    Mutant(
+        "bad_row_overlaps_others",
+        "src/hourbell/store/functions/overlaps.sql",
+        "        or (p.kind + 0 = hourbell.blocker_failure() and not hourbell.has_started(e))) offset 0)",
+        "        ) offset 0)",
+        (f"{ISOLATION_TEST}::test_overlap_is_decided_once_the_cause_is_gone",),
+        "An occurrence on which the gate fails does not stop the later ones of its job.",
+    ),
+    Mutant(
+        "bad_row_stays_in_its_line",
+        ISOLATION,
+        "where kind = line_kind and key = line_key\n    order by",
+        "where kind = line_kind and key = line_key and false\n    order by",
+        (f"{ISOLATION_TEST}::test_a_parked_row_that_cannot_be_taken_out_does_not_stop_the_others",),
+        "A row that cannot be taken out of its line does not block the line.",
+    ),
+    Mutant(
+        "lock_timeout_blamed_on_rows",
+        ISOLATION,
+        "or p_sqlstate in ('25006', '55P03');",
+        "or p_sqlstate in ('25006');",
+        (f"{ISOLATION_TEST}::test_a_lock_timeout_says_nothing_about_the_rows",),
+        "An error that is not about the rows parks none of them.",
     ),
     Mutant(
         "levels_forgotten",

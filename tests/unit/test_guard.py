@@ -63,6 +63,19 @@ def test_a_request_without_a_signature_is_not_genuine(missing: str) -> None:
         Guard([SECRET]).verify(headers, b'{"a": 1}', NOW)
 
 
+@pytest.mark.parametrize("timestamp", ["x", "-1", "nan", "1e9", " 1"])
+def test_a_malformed_timestamp_is_named(timestamp: str) -> None:
+    headers = signed() | {"webhook-timestamp": timestamp}
+    with pytest.raises(BadSignature, match="webhook-timestamp is malformed"):
+        Guard([SECRET]).verify(headers, b'{"a": 1}', NOW)
+
+
+def test_a_body_that_was_decoded_is_refused() -> None:
+    body: Any = '{"a": 1}'
+    with pytest.raises(TypeError, match="must be bytes, exactly as received, not str"):
+        Guard([SECRET]).verify(signed(), body, NOW)
+
+
 @pytest.mark.parametrize("missing", ["Hourbell-Fence-Token", "Hourbell-Attempt"])
 def test_a_signed_request_of_another_system_is_refused(missing: str) -> None:
     headers = signed() | {missing: "-1"}

@@ -83,6 +83,8 @@ def apply_command(
 
 
 def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
+    if owner is not None:
+        check_owner(owner)
     jobs: list[Any] = []
     documents = read_documents(file)
     if not documents:

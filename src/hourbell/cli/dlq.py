@@ -15,6 +15,7 @@ from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
     Progress,
+    counted,
     instant_text,
     print_fields,
     print_json,
@@ -200,7 +201,8 @@ def replay_command(
                 session.client.dead_letters.replay(execution_id)
                 replayed += 1
         finally:
-            _report(session, {"replayed": replayed, "left": 0})
+            if replayed or session.as_json:  # otherwise the error alone says what happened
+                _report(session, {"replayed": replayed, "left": 0})
         return
     confirm(f"Replay {_what(options)}?", yes)
     if background:
@@ -241,13 +243,14 @@ def purge_command(
 ) -> None:
     """Remove dead letters: the given ones, or all that match a filter. Their history is kept."""
     if _is_by_id(execution_ids, everything, options, background):
-        confirm(f"Remove {len(execution_ids)} dead letters?", yes)
+        confirm(f"Remove {counted(len(execution_ids), 'dead letter')}?", yes)
         purged = 0
         try:
             for execution_id in execution_ids:
                 purged += session.client.dead_letters.purge(execution_id).purged
         finally:
-            _report(session, {"purged": purged})
+            if purged or session.as_json:
+                _report(session, {"purged": purged})
         return
     confirm(f"Remove {_what(options)}?", yes)
     if background:

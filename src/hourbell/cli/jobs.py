@@ -17,6 +17,7 @@ from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
     Progress,
+    counted,
     instant_text,
     print_fields,
     print_json,
@@ -161,12 +162,16 @@ def _create_one(session: Session, new: NewJob, key: str | None) -> None:
 def _note_unserved(session: Session, job: Job) -> None:
     """Say if no live worker would run the job now. Workers may start later, so this is no error."""
     task = job.action.name if isinstance(job.action, Task) else WEBHOOK_TASK
+    looked_at = 0
     try:
-        alive = list(islice(session.client.cell.each_worker(state="alive"), _MAX_WORKERS))
+        for worker in islice(session.client.cell.each_worker(state="alive"), _MAX_WORKERS):
+            if _serves(worker, job, task):
+                return
+            looked_at += 1
     except ClientError:
         return  # the job is created; that is what counts
     # A key of one tenant sees no workers, so an empty list says nothing.
-    if not alive or len(alive) == _MAX_WORKERS or any(_serves(one, job, task) for one in alive):
+    if looked_at in (0, _MAX_WORKERS):
         return
     what = "webhooks" if task == WEBHOOK_TASK else f"the task {task}"
     say(
@@ -209,13 +214,13 @@ def _create_from(session: Session, file: str, key: str | None) -> None:
     except (Unavailable, Unreachable):
         progress.hide()
         some = min(CHUNK, len(jobs) - len(results))
-        say(f"Up to {some:,} more jobs may have been created. " + _how_to_repeat(key))
+        say(f"Up to {counted(some, 'more job')} may have been created. " + _how_to_repeat(key))
         raise
     finally:
         progress.hide()
         if session.as_json:
             print_json(results)
-        say(f"Created {len(results) - refused:,} of {len(jobs):,} jobs.")
+        say(f"Created {len(results) - refused:,} of {counted(len(jobs), 'job')}.")
     if refused:
         raise SystemExit(REFUSED)
 
@@ -587,12 +592,14 @@ def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) ->
     if session.as_json:
         print_json({done: changed, "left": left})
     else:
-        say(f"{changed:,} jobs were {done}.")
+        say(f"{counted(changed, 'job')} {'was' if changed == 1 else 'were'} {done}.")
     if left:
-        say(
-            f"{left:,} jobs were not changed: they are queued or running, or another request "
-            f"was changing them."
+        subject = (
+            "1 job was not changed: it is"
+            if left == 1
+            else f"{left:,} jobs were not changed: they are"
         )
+        say(f"{subject} queued or running, or another request was changing the same.")
         raise SystemExit(REFUSED)
 
 
@@ -605,8 +612,8 @@ def delete_command(
     session: Session, jobs: tuple[str, ...], cancel_running: bool, yes: bool
 ) -> None:
     """Delete jobs. Running executions finish unless --cancel-running is given."""
-    count = "this job" if len(jobs) == 1 else f"these {len(jobs)} jobs"
-    confirm(f"Delete {count}?", yes)
+    which = f"the job {jobs[0]}" if len(jobs) == 1 else f"these {len(jobs)} jobs: {', '.join(jobs)}"
+    confirm(f"Delete {which}?", yes)
 
     def delete(job_id: str) -> Job:
         return session.client.jobs.delete(job_id, cancel_running=cancel_running)

@@ -76,7 +76,7 @@ def read_wanted(
     seen: set[tuple[object, object]] = set()
     for number, document in enumerate(documents, 1):
         name = document.get("name") if isinstance(document, dict) else None
-        title = name if isinstance(name, str) else f"job {number}"
+        title = name if isinstance(name, str) and name.strip() else f"job {number}"
         try:
             one = _read_one(document, owner, now, queues)
         except InvalidInput as error:

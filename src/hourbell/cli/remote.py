@@ -181,10 +181,10 @@ def job_id_of(client: SyncClient, job: str) -> str:
         if len(same) > _MAX_NAMESAKES:
             break
     if not same:
-        fail(f"There is no job named {job}. See `hourbell jobs list`.", NOT_FOUND)
+        fail(f"There is no job named {job!r}. See `hourbell jobs list`.", NOT_FOUND)
     if len(same) > 1:
         ids = ", ".join(found.job_id for found in same[:_MAX_NAMESAKES])
-        fail(f"Several jobs are named {job}. Give the id of one of them: {ids}.", USAGE)
+        fail(f"Several jobs are named {job!r}. Give the id of one of them: {ids}.", USAGE)
     return same[0].job_id
 
 

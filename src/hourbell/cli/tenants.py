@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from hourbell.cli.output import Column, print_fields, print_json, print_table
+from hourbell.cli.output import Column, print_fields, print_json, print_list
 from hourbell.cli.remote import Session, limit_options, limited, remote
 from hourbell.client import NotFound, Queue, RateLimit, RetryPolicy, Tenant
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_TENANT_COLUMNS = (
+    Column("TENANT"),
+    Column("WEIGHT", right=True),
+    Column("CONCURRENCY", right=True),
+    Column("RATE", right=True),
+    Column("MAX JOBS", right=True),
+)
+_QUEUE_COLUMNS = (
+    Column("QUEUE"),
+    Column("CONCURRENCY", right=True),
+    Column("RATE", right=True),
+    Column("DEFAULT TIMEOUT", right=True),
+)
 
 _LIMITS = (
     click.option("--max-concurrency", type=int, help="Maximum ready or running at once."),
@@ -41,27 +55,17 @@ def tenants_command() -> None:
 def list_tenants_command(session: Session, limit: int, everything: bool) -> None:
     """List tenants by name."""
     found = limited(session.client.tenants.each(), limit, everything)
-    if session.as_json:
-        print_json(found)
-        return
-    columns = (
-        Column("TENANT"),
-        Column("WEIGHT", right=True),
-        Column("CONCURRENCY", right=True),
-        Column("RATE", right=True),
-        Column("MAX JOBS", right=True),
+    print_list(session.as_json, found, _TENANT_COLUMNS, _tenant_cells, "There are no tenants.")
+
+
+def _tenant_cells(tenant: Tenant) -> Sequence[str]:
+    return (
+        tenant.tenant_id,
+        _text(tenant.weight),
+        _text(tenant.max_concurrency),
+        _rate(tenant.rate_limit),
+        _text(tenant.max_jobs),
     )
-    rows = (
-        (
-            one.tenant_id,
-            _text(one.weight),
-            _text(one.max_concurrency),
-            _rate(one.rate_limit),
-            _text(one.max_jobs),
-        )
-        for one in found
-    )
-    print_table(columns, rows)
 
 
 @tenants_command.command("get")
@@ -102,25 +106,16 @@ def queues_command() -> None:
 def list_queues_command(session: Session, limit: int, everything: bool) -> None:
     """List queues by name."""
     found = limited(session.client.queues.each(), limit, everything)
-    if session.as_json:
-        print_json(found)
-        return
-    columns = (
-        Column("QUEUE"),
-        Column("CONCURRENCY", right=True),
-        Column("RATE", right=True),
-        Column("DEFAULT TIMEOUT", right=True),
+    print_list(session.as_json, found, _QUEUE_COLUMNS, _queue_cells, "There are no queues.")
+
+
+def _queue_cells(queue: Queue) -> Sequence[str]:
+    return (
+        queue.queue,
+        _text(queue.max_concurrency),
+        _rate(queue.rate_limit),
+        _text(queue.default_timeout_seconds, " s"),
     )
-    rows = (
-        (
-            one.queue,
-            _text(one.max_concurrency),
-            _rate(one.rate_limit),
-            _text(one.default_timeout_seconds, " s"),
-        )
-        for one in found
-    )
-    print_table(columns, rows)
 
 
 @queues_command.command("get")

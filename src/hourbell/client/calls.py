@@ -58,8 +58,10 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     @property
     def target(self) -> str:
         """The path and the query."""
-        filled = {name: quote(value, safe="") for name, value in self.parameters.items()}
+        filled = {name: _segment(name, value) for name, value in self.parameters.items()}
         given = {name: _text(value) for name, value in self.query.items() if value is not None}
+        for name, value in given.items():
+            _check_text(name, value)
         return self.path.format(**filled) + (f"?{urlencode(given)}" if given else "")
 
 
@@ -210,6 +212,27 @@ def _read(endpoint: Endpoint, call: Call[T], answer: Answer) -> T:
     except msgspec.DecodeError as error:
         what = f"{call.method} {call.target.partition('?')[0]}: {error}"
         raise UnexpectedAnswer(endpoint.url, what) from error
+
+
+def _check_text(name: str, value: str) -> None:
+    """Raise an error for a text that cannot be sent."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ClientError(
+            f"invalid_{name}", f"{name} must not contain an unpaired surrogate."
+        ) from None
+
+
+def _segment(name: str, value: object) -> str:
+    """An id or a name as one segment of a path: an empty one, or dots, would name another endpoint."""
+    if not isinstance(value, str) or value in ("", ".", ".."):
+        raise ClientError(
+            f"invalid_{name}",
+            f"{name} must be a non-empty string other than '.' and '..', not {value!r}.",
+        )
+    _check_text(name, value)
+    return quote(value, safe="")
 
 
 def _text(value: object) -> str:

@@ -43,7 +43,6 @@ _LETTER = f"{_API}/dead-letters/{{execution_id}}"
 _OPERATIONS = f"{_API}/operations"
 _OPERATION = f"{_API}/operations/{{operation_id}}"
 
-_encode = msgspec.json.Encoder().encode
 _BatchResult = v.CreatedJob | v.RefusedJob
 
 
@@ -58,6 +57,15 @@ class _RawResult(msgspec.Struct):
 
 class _RawResults(msgspec.Struct):
     results: Sequence[_RawResult]
+
+
+def _encode(document: object) -> bytes:
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        raise ClientError(
+            "invalid_document", "A text in the document must not contain an unpaired surrogate."
+        ) from None
 
 
 def document_of(job: JobDefinition) -> Mapping[str, Any]:

@@ -7,14 +7,14 @@ returns None.
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from hourbell.documents.problems import Problems, shown_key, suggestion, text_problem
+from hourbell.documents.problems import Problems, shown_key, suggestion
 from hourbell.model.errors import FieldCode, UnknownId
 from hourbell.model.ids import (
     execution_text,
@@ -30,6 +30,7 @@ from hourbell.model.instants import (
     parse_instant,
     parse_instant_or_wall,
 )
+from hourbell.model.texts import text_problem
 
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a double
@@ -375,68 +376,52 @@ class Json(Kind[object]):
         return {}
 
 
-class JobId(Kind[int]):
-    """The id of a job."""
+class _Id(Kind[int]):
+    """The id of a thing: a prefix and a number."""
+
+    def __init__(
+        self, what: str, prefix: str, parse: Callable[[str], int], text: Callable[[int], str]
+    ) -> None:
+        self._what, self._prefix, self._parse, self._text = what, prefix, parse, text
 
     def read(self, value: object, path: str, problems: Problems) -> int | None:
         if not isinstance(value, str):
             problems.add_wrong_type(path, "a string", value)
             return None
         try:
-            return parse_job_id(value)
+            return self._parse(value)
         except UnknownId:
-            message = "is not a job id, such as job_0000000000016"
+            message = f"is not {self._what}, such as {self._prefix}_0000000000016"
             problems.add(path, "bad_format", message)
             return None
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^job_{ID}$"}
+        return {"type": "string", "pattern": f"^{self._prefix}_{ID}$"}
 
     def render(self, value: int) -> object:
-        return job_text(value)
+        return self._text(value)
 
 
-class ExecutionId(Kind[int]):
+class JobId(_Id):
+    """The id of a job."""
+
+    def __init__(self) -> None:
+        super().__init__("a job id", "job", parse_job_id, job_text)
+
+
+class ExecutionId(_Id):
     """The id of an execution."""
 
-    def read(self, value: object, path: str, problems: Problems) -> int | None:
-        if not isinstance(value, str):
-            problems.add_wrong_type(path, "a string", value)
-            return None
-        try:
-            return parse_execution_id(value)
-        except UnknownId:
-            problems.add(path, "bad_format", "is not an execution id, such as exe_0000000000016")
-            return None
-
-    @property
-    def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^exe_{ID}$"}
-
-    def render(self, value: int) -> object:
-        return execution_text(value)
+    def __init__(self) -> None:
+        super().__init__("an execution id", "exe", parse_execution_id, execution_text)
 
 
-class OperationId(Kind[int]):
+class OperationId(_Id):
     """The id of a bulk operation."""
 
-    def read(self, value: object, path: str, problems: Problems) -> int | None:
-        if not isinstance(value, str):
-            problems.add_wrong_type(path, "a string", value)
-            return None
-        try:
-            return parse_operation_id(value)
-        except UnknownId:
-            problems.add(path, "bad_format", "is not an operation id, such as ops_0000000000016")
-            return None
-
-    @property
-    def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^ops_{ID}$"}
-
-    def render(self, value: int) -> object:
-        return operation_text(value)
+    def __init__(self) -> None:
+        super().__init__("an operation id", "ops", parse_operation_id, operation_text)
 
 
 def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:

@@ -66,17 +66,6 @@ def shown_key(key: str) -> str:
     return ascii(key[:61] + "..." if len(key) > 64 else key)[1:-1]
 
 
-def text_problem(text: str) -> str | None:
-    """Why a text cannot be stored, or None: PostgreSQL rejects NUL, and UTF-8 rejects lone surrogates."""
-    if "\0" in text:
-        return "must not contain the NUL character"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "must not contain an unpaired surrogate"
-    return None
-
-
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The end of a message that suggests a similar known word; empty if there is none."""
     # Comparing is quadratic in the length, and no field name is this long.

@@ -4,7 +4,8 @@ import msgspec
 
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import Integer, Label, Schema, String, one_of
-from hourbell.documents.problems import Problems, text_problem
+from hourbell.documents.problems import Problems
+from hourbell.model.texts import text_problem
 from hourbell.security.secrets import MIN_CHARACTERS
 
 MAX_CHARACTERS = 8_192

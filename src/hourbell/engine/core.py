@@ -99,6 +99,8 @@ class Engine:
         self.put_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         # For completions that arrive before their acceptance is recorded.
         self.early_completions = BoundedSlots(32, 0)
+        # Why a pass of the gate failed, as logged last, and when (monotonic).
+        self.gate_failure: tuple[str, float] | None = None
         self._announcer = _Announcer(database)
 
     def scoped_to(self, tenant: str | None) -> Self:

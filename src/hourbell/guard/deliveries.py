@@ -144,17 +144,28 @@ class Guard:
     ) -> Delivery:
         """Verify a request by its headers and its body exactly as received, and return its delivery.
 
-        `now` is in seconds since 1970, if it is not the current time. Raises BadSignature or TooOld.
+        `now` is in seconds since 1970, if it is not the current time. Raises BadSignature or TooOld, and
+        TypeError for a body that is not bytes.
         """
+        if not isinstance(body, bytes | bytearray):
+            raise TypeError(
+                f"the body must be bytes, exactly as received, not {type(body).__name__}: a body that was "
+                f"decoded cannot be verified"
+            )
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         found = {name.lower(): value for name, value in pairs}
         message_id = found.get("webhook-id", "")
         timestamp = found.get("webhook-timestamp", "")
         signatures = found.get("webhook-signature", "").split(" ")[:_MAX_SIGNATURES]
-        if not message_id or not _NUMBER.fullmatch(timestamp) or not signatures[0]:
+        if not message_id or not timestamp or not signatures[0]:
             raise BadSignature(
                 "The request lacks webhook-id, webhook-timestamp or webhook-signature. Check that it was "
                 "sent by a job with a signing secret."
+            )
+        if not _NUMBER.fullmatch(timestamp):
+            raise BadSignature(
+                "The header webhook-timestamp is malformed: it must be whole seconds since 1970. Check "
+                "that no proxy changes it."
             )
         content = f"{message_id}.{timestamp}.".encode() + body
         if not self._is_signed(content, signatures):
@@ -201,7 +212,7 @@ class Guard:
         yield turn
         if not turn.done:
             with _in_transaction():
-                await own.fetch(_DONE, [json.dumps(turn.answer), delivery.execution_id])
+                await own.fetch(_DONE, [_answer(turn), delivery.execution_id])
 
     @contextmanager
     def once_sync(self, connection: Any, delivery: Delivery, wait: float = 5.0) -> Iterator[Turn]:
@@ -215,7 +226,7 @@ class Guard:
         yield turn
         if not turn.done:
             with _in_transaction():
-                own.fetch(_DONE, [json.dumps(turn.answer), delivery.execution_id])
+                own.fetch(_DONE, [_answer(turn), delivery.execution_id])
 
     @staticmethod
     def ddl() -> str:
@@ -294,6 +305,13 @@ def _in_transaction() -> Iterator[None]:
             "The connection is not in a transaction, so the record could commit without the "
             "work. Begin a transaction, and do the work in it."
         ) from None
+
+
+def _answer(turn: Turn) -> str:
+    try:
+        return json.dumps(turn.answer, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"the answer of a turn must be JSON: {error}") from None
 
 
 def _turn(delivery: Delivery, taken: Sequence[Any]) -> Turn:

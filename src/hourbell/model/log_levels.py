@@ -12,7 +12,7 @@ from hourbell.model.errors import ConfigurationError
 COMPONENTS = (
     "api",  # requests, keys, workers over HTTP
     "process",  # startup and shutdown, worker processes, clocks, traces
-    "scheduler",  # leadership, planning, reaping, notifications, schedules in code
+    "scheduler",  # leadership, planning, the gate, reaping, notifications, schedules in code
     "tasks",  # handlers of an app, and their own log lines
     "webhooks",  # requests to targets, circuits, egress rules
     "worker",  # claims, sessions, outcomes

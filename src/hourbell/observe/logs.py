@@ -57,14 +57,17 @@ def configure_logs(setting: str) -> Logs:
     return logs
 
 
-def configure_logs_of_library(setting: str) -> None:
-    """For a worker inside a program: log to stderr, unless the program has configured structlog."""
+def configure_logs_of_library(setting: str, for_people: bool = False) -> None:
+    """For a worker inside a program: log to stderr, unless the program has configured structlog.
+
+    `for_people`: readable, even if stderr is no terminal, as in a test run.
+    """
     if not structlog.is_configured():
-        _configure(Logs(setting), cache_logger_on_first_use=False)
+        _configure(Logs(setting), cache_logger_on_first_use=False, for_people=for_people)
 
 
-def _configure(logs: Logs, cache_logger_on_first_use: bool) -> None:
-    people = sys.stderr.isatty()
+def _configure(logs: Logs, cache_logger_on_first_use: bool, for_people: bool = False) -> None:
+    terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
             logs.drop_quiet,
@@ -73,8 +76,10 @@ def _configure(logs: Logs, cache_logger_on_first_use: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _add_trace,
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-            if people
+            structlog.dev.ConsoleRenderer(
+                colors=terminal, exception_formatter=structlog.dev.plain_traceback
+            )
+            if terminal or for_people
             else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),

@@ -46,7 +46,7 @@ from hourbell.sdk.plans import (
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.signature import Codec
 from hourbell.sdk.tasks import Call, EnqueueHook, Middleware, Task, TaskDecorator, TaskKeywords
-from hourbell.sdk.values import Retry, Seconds, check_options
+from hourbell.sdk.values import Retry, Seconds, check_options, is_whole, shown_value
 
 if TYPE_CHECKING:
     from hourbell.sdk.app_connections import AppConnections
@@ -259,9 +259,9 @@ class App:
         With `connection`, all are part of its transaction. If a chunk is rejected, the jobs of the
         chunks before it exist; the error lists them in `created`.
         """
-        if chunk < 1:
+        if not is_whole(chunk) or chunk < 1:
             raise ConfigurationError(
-                f"enqueue_many(chunk={chunk}): a chunk must have at least 1 job. Nothing was enqueued."
+                f"enqueue_many(chunk={shown_value(chunk)}): a chunk must have at least 1 job. Nothing was enqueued."
             )
         return await self._enqueue_many(calls, connection, chunk)
 
@@ -277,6 +277,7 @@ class App:
 
         All are created in one transaction, or none; with `connection`, in its transaction.
         """
+        check_options("group", {"name": name})
         if (traces := current_traces()) is None:
             return await self._group(_bound(calls), _bound([then])[0], name, connection)
         with traces.sending() as span:
@@ -357,6 +358,7 @@ class App:
         Raises NotFound if there is no such token, and Conflict if something else was reported before or
         the job has ended.
         """
+        check_options("complete", {"token": token, "error": error})
         await self._own(lambda own: own.complete(token, result, error))
 
     def job(self, job_id: str) -> Job[Any]:

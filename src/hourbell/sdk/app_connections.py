@@ -219,7 +219,12 @@ class AppConnections:
         from hourbell.security.sealing import KeyRing
 
         number = parse_execution_id(token.partition("-")[0])
-        size = len(msgspec.json.encode(result))
+        try:
+            size = len(msgspec.json.encode(result))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(
+                f"complete: the result cannot be stored as JSON: {error}."
+            ) from None
         if size > MAX_RESULT_BYTES:
             raise InvalidArguments(
                 f"The result has {size} bytes as JSON; the maximum is {MAX_RESULT_BYTES}. Store it elsewhere "

@@ -25,7 +25,7 @@ from hourbell.model.executions import Claimed
 from hourbell.sdk.context import OfExecution
 from hourbell.sdk.signature import Signature
 from hourbell.sdk.tasks import Task, TaskKeywords, TaskOptions, task_options
-from hourbell.sdk.values import Seconds, seconds_of
+from hourbell.sdk.values import Seconds, is_whole, seconds_of, shown_value
 
 if TYPE_CHECKING:
     from hourbell.observe.spans import RunSpan
@@ -155,8 +155,10 @@ def batch_decorator(
 
 def _batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) -> BatchOptions:
     seconds = seconds_of(max_wait, "max_wait")
-    if not 1 <= size <= MAX_SIZE:
-        raise InvalidTask(f"batch_task(size={size}): size must be from 1 to {MAX_SIZE}.")
+    if not is_whole(size) or not 1 <= size <= MAX_SIZE:
+        raise InvalidTask(
+            f"batch_task(size={shown_value(size)}): size must be from 1 to {MAX_SIZE}."
+        )
     if not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidTask(
             f"batch_task(max_wait={seconds:g}): max_wait must be at most {MAX_WAIT_SECONDS:g} s."

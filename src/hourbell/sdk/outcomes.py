@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
     from hourbell.sdk.tasks import Task
+
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class ProcessTaskFailed(Exception):
@@ -49,11 +55,19 @@ def outcome_of(error: Exception, task: Task[..., Any], log: BoundLogger) -> Outc
             return Failed(str(decision) or "The task raised Dead.", "Dead", final=True)
         case ProcessTaskFailed():
             return decision.failure  # logged in its process
-    log.warning("task failed", exc_info=error)
+    log.warning("task failed", exc_info=(type(error), error, _own_frames(error)))
     failure = failed(error)
     if task.options.no_retry and isinstance(error, task.options.no_retry):
         return msgspec.structs.replace(failure, final=True)
     return failure
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    """The traceback from the first frame of the user's code, without the worker's frames before it."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.tb_next
+    return frame or error.__traceback__
 
 
 def decision_of(error: BaseException) -> BaseException:

@@ -203,7 +203,7 @@ class AppRunner:
                 if found.dropped and task.options.upgrade is not None:
                     payload, found = _upgraded(task, payload)
         except Mismatch as error:
-            return _mismatched(error, task, run)
+            return _mismatched(str(error), task, run)
         if found.dropped:
             log.warning("unknown arguments dropped", task=task.name, names=found.dropped)
         context = _LazyContext(self, task, run)
@@ -221,6 +221,8 @@ class AppRunner:
             return await self._crashed(task, run, death)
         except Exception as error:
             outcome = outcome_of(error, task, context().log)
+            if isinstance(outcome, Failed) and outcome.kind == PAYLOAD_MISMATCH:
+                return _mismatched(outcome.error, task, run)  # in a process with newer code
             if run.span is not None and isinstance(outcome, Failed):
                 run.span.record_exception(error)
             if run.claimed.execution_id in self._completing:
@@ -358,17 +360,17 @@ class AppRunner:
         return Crashed(f"The process of the task died: {death}.", left)
 
 
-def _mismatched(error: Mismatch, task: Task[..., Any], run: Run) -> Outcome:
+def _mismatched(error: str, task: Task[..., Any], run: Run) -> Outcome:
     """The outcome of a run whose arguments do not fit: it waits for a worker of another version."""
     log.warning(
         "arguments do not fit",
         task=task.name,
         execution_id=execution_text(run.claimed.execution_id),
-        error=str(error),
+        error=error,
     )
     if run.spec.interruptions < MAX_MISMATCHES:
         return Released(_MISMATCH_SECONDS, PAYLOAD_MISMATCH)
-    return Failed(str(error), PAYLOAD_MISMATCH, final=True)
+    return Failed(error, PAYLOAD_MISMATCH, final=True)
 
 
 def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:

@@ -355,9 +355,10 @@ class Signature:
         values = dict(zip(positional, args, strict=False))
         if len(args) > len(positional):
             if self._star is None:
+                takes = len(positional)
                 raise InvalidArguments(
-                    f"{self._task} takes {len(positional)} positional arguments but got "
-                    f"{len(args)}. Nothing was enqueued."
+                    f"{self._task} takes {takes} positional argument{'' if takes == 1 else 's'} but "
+                    f"got {len(args)}. Nothing was enqueued."
                 )
             values[self._star] = args[len(positional) :]
         for name, value in kwargs.items():

@@ -418,7 +418,6 @@ def _all(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _all_schedules = _all(_is_schedule)
 # Options that only a decorator takes: the check of a value, and its description.
 _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (_is_text, "a string"),
     "aliases": (_all(_is_text), "a list of names"),
     "delivery": (
         ("at_least_once", "at_most_once").__contains__,

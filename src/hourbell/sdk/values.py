@@ -12,8 +12,29 @@ from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 import msgspec
 
 from hourbell.errors import HourbellError, InvalidArguments
-from hourbell.model.policies import Backoff, Misfire, Overlap, Priority, RetryPolicy
-from hourbell.model.schedules import DstGap, DstOverlap
+from hourbell.model.jobs import (
+    MAX_CONCURRENCY_LIMIT,
+    MAX_DEADLINE_SECONDS,
+    MAX_START_DEADLINE_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+)
+from hourbell.model.policies import (
+    MAX_RETRIES,
+    MAX_RETRY_DELAY_SECONDS,
+    Backoff,
+    Misfire,
+    Overlap,
+    Priority,
+    RetryPolicy,
+)
+from hourbell.model.schedules import (
+    MAX_DELAY_SECONDS,
+    MAX_JITTER_SECONDS,
+    DstGap,
+    DstOverlap,
+)
+from hourbell.model.texts import text_problem
+from hourbell.timing.intervals import MAX_EVERY_SECONDS
 
 E = TypeVar("E", bound=StrEnum)
 Seconds = float | timedelta
@@ -114,10 +135,12 @@ def _formula(kind: Backoff, max_retries: int, first: int, longest: int) -> Retry
 
 
 def _checked(policy: RetryPolicy) -> Retry:
-    if not 0 <= policy.max_retries <= 100:
-        raise InvalidArguments("The number of retries must be from 0 to 100.")
+    if not is_whole(policy.max_retries) or not 0 <= policy.max_retries <= MAX_RETRIES:
+        raise InvalidArguments(
+            f"The number of retries must be from 0 to {MAX_RETRIES}, not {shown_value(policy.max_retries)}."
+        )
     delays = policy.delays_seconds or (policy.initial_delay_seconds, policy.max_delay_seconds)
-    if not all(0 <= each <= 7 * 86_400 for each in delays):
+    if not all(0 <= each <= MAX_RETRY_DELAY_SECONDS for each in delays):
         raise InvalidArguments("The delay before a retry must be from 0 seconds to 7 days.")
     return Retry(policy)
 
@@ -180,7 +203,7 @@ def cron(
         timezone=timezone,
         key=key,
         args=dict(args or {}),
-        jitter_seconds=whole_seconds("jitter", jitter),
+        jitter_seconds=_jitter(jitter),
         misfire=_choice("misfire", Misfire, misfire),
         overlap=_choice("overlap", Overlap, overlap),
         gap=gap,
@@ -207,15 +230,16 @@ def every(
 ) -> Schedule:
     """A schedule by elapsed time, in whole seconds."""
     seconds = seconds_of(interval, "interval")
-    if seconds < 1 or seconds != int(seconds):
+    if not 1 <= seconds <= MAX_EVERY_SECONDS or seconds != int(seconds):
         raise InvalidArguments(
-            f"every({interval!r}): the interval must be a whole number of seconds, at least 1."
+            f"every({shown_value(interval)}): the interval must be a whole number of seconds, from 1 to "
+            f"{MAX_EVERY_SECONDS}."
         )
     return Schedule(
         every_seconds=int(seconds),
         key=key,
         args=dict(args or {}),
-        jitter_seconds=whole_seconds("jitter", jitter),
+        jitter_seconds=_jitter(jitter),
         misfire=_choice("misfire", Misfire, misfire),
         overlap=_choice("overlap", Overlap, overlap),
         starts_at=_aware("starts_at", starts_at),
@@ -223,6 +247,15 @@ def every(
         exclude=_names("exclude", exclude),
         notifications=_notifications(notifications),
     )
+
+
+def _jitter(value: Seconds) -> int:
+    seconds = whole_seconds("jitter", value)
+    if seconds > MAX_JITTER_SECONDS:
+        raise InvalidArguments(
+            f"jitter must be from 0 to {MAX_JITTER_SECONDS} seconds, not {shown_value(value)}."
+        )
+    return seconds
 
 
 def _names(name: str, value: Sequence[str]) -> tuple[str, ...]:
@@ -268,16 +301,48 @@ def _choice(name: str, kind: type[E], value: str) -> E:
 def check_options(
     where: str, options: Mapping[str, Any], error: type[HourbellError] = InvalidArguments
 ) -> None:
-    """Raise an error for an option of the wrong type; None counts as not given.
+    """Raise an error for an option of the wrong type or out of its range; None counts as not given.
 
-    Ranges are checked by the database, which also serves callers in other languages.
+    A text that cannot be stored would abort the user's transaction. The database checks ranges too,
+    because it also serves callers in other languages. It is given only numbers that fit its types.
     """
     for name, value in options.items():
         if value is None or name not in _KINDS:
             continue
         fits, expected = _KINDS[name]
         if not fits(value):
-            raise error(f"{where}: {name} must be {expected}, not {value!r}.")
+            raise error(f"{where}: {name} must be {expected}, not {shown_value(value)}.")
+        if name in _BOUNDS:
+            low, high = _BOUNDS[name]
+            if not low <= seconds_of(value, name) <= high:
+                raise error(
+                    f"{where}: {name} must be from {low} to {high} seconds, not {shown_value(value)}."
+                )
+        problem = _text_problem(value)
+        if problem is not None:
+            raise error(f"{where}: {name} {problem}.")
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number; true and false are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown_value(value: object) -> str:
+    """A value in an error message; a huge number is not written out."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return "a number with hundreds of digits"
+    return repr(value)
+
+
+def _text_problem(value: object) -> str | None:
+    """Why a text, or a mapping of texts, cannot be stored; None for any other value."""
+    if isinstance(value, str):
+        return text_problem(value)
+    if isinstance(value, Mapping):
+        texts = (text for pair in value.items() for text in pair)
+        return next(filter(None, map(text_problem, texts)), None)
+    return None
 
 
 def _is_label(value: object) -> bool:
@@ -293,11 +358,15 @@ def _is_instant(value: object) -> bool:
 
 
 def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float | timedelta)
+    return isinstance(value, int | float | timedelta) and not isinstance(value, bool)
 
 
 def _is_priority(value: object) -> bool:
-    return isinstance(value, Priority) or value in Priority.__members__
+    return isinstance(value, Priority) or (isinstance(value, str) and value in Priority.__members__)
+
+
+def _is_concurrency_limit(value: object) -> bool:
+    return is_whole(value) and 1 <= value <= MAX_CONCURRENCY_LIMIT  # type: ignore[operator]
 
 
 def _is_labels(value: object) -> bool:
@@ -323,14 +392,28 @@ _KINDS: Mapping[str, _Kind] = {
     "on_duplicate": (("reject", "keep", "replace").__contains__, "reject, keep or replace"),
     "unique_scope": (("task", "tenant").__contains__, "task or tenant"),
     "concurrency_key": _TEXT,
-    "concurrency_limit": (lambda value: isinstance(value, int), "a number"),
+    "concurrency_limit": (
+        _is_concurrency_limit,
+        f"a whole number from 1 to {MAX_CONCURRENCY_LIMIT}",
+    ),
     "expires_at": _INSTANT,
     "expires_in": _SECONDS,
     "deadline": _SECONDS,
     "timeout": _SECONDS,
     "retry": (lambda value: isinstance(value, Retry), "a Retry, such as Retry.fixed(3, every=60)"),
     "idempotency_key": _TEXT,
+    "name": _TEXT,  # of a task or a group
+    "token": _TEXT,
+    "error": (lambda value: isinstance(value, str), "a string"),
 }
+# Of options in seconds: as in the documents of the API.
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    "delay": (0, MAX_DELAY_SECONDS),
+    "expires_in": (1, MAX_START_DEADLINE_SECONDS),
+    "deadline": (1, MAX_DEADLINE_SECONDS),
+    "timeout": (1, MAX_TIMEOUT_SECONDS),
+}
+_SHOWN_BITS = 1024  # of a number in a message; Python refuses to write out much longer ones
 
 
 def seconds_of(value: Seconds, name: str | None = None) -> float:
@@ -338,7 +421,7 @@ def seconds_of(value: Seconds, name: str | None = None) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     try:
-        if isinstance(value, str):  # which `float` would read
+        if isinstance(value, str | bool):  # which `float` would read
             raise ValueError
         seconds = float(value)
     except OverflowError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.errors import Cancel, Dead, RetryAfter, Snooze, StoreUnavailable
 from hourbell.model.executions import FATES, ExecutionStatus, Reason
 from hourbell.model.ids import job_text, parse_execution_id
+from hourbell.observe.logs import configure_logs_of_library
 from hourbell.sdk.app import App
 from hourbell.sdk.connections import user_connection
 from hourbell.sdk.context import RunInfo
@@ -566,6 +568,8 @@ async def _opened(
             f'App "{app.name}" is already open, on another database. Request the fixture `bell` before '
             f"whatever opens the app."
         )
+    # Otherwise structlog shows a failed task with the variables of every frame, if `rich` is installed.
+    configure_logs_of_library(os.environ.get("HOURBELL_LOG_LEVEL", "info"), for_people=True)
     configured, app.url = app.url, url
     try:
         async with app:

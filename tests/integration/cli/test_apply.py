@@ -167,6 +167,8 @@ def test_the_owner_may_be_named_on_the_command_line(hourbell: Command, file: Fil
     file.write("owner: a\njobs: []")
     other = hourbell(*file.args, *owner)
     assert (other.code, f"belongs to the owner a, not {file.owner}" in other.err) == (2, True)
+    empty = hourbell(*file.args, "--owner", "")
+    assert (empty.code, "The owner '' is not valid" in empty.err) == (2, True)
 
 
 def test_defaults_of_a_queue_are_no_difference(hourbell: Command, file: File) -> None:
@@ -216,6 +218,7 @@ def test_a_one_time_job_whose_time_has_passed_does_not_run_again(
         ("owner: a\njobs: [{name: x, action: {type: TASK, name: t}}]", "x: schedule: is required"),
         ("owner: a\njobs: !!python/object/apply:os.system [ls]", "is not valid YAML"),
         ("owner: a\njobs: [5]", "job 1: must be an object"),
+        ("owner: a\njobs: [{name: ''}]", "job 1: name: must"),
         ("owner: a\njobs: [{name: x, schedule: {delay_seconds: 5}}]", "would run again"),
         ("owner: a\njobs: [{name: x, schedule: {cron: '61 * * * *'}}]", "x: schedule.cron: minute"),
         (

@@ -36,6 +36,31 @@ def status(hourbell: Command, execution: str) -> Any:
     return hourbell.good("executions", "get", execution, "-o", "json").json["status"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jobs get",
+        "executions get",
+        "executions cancel",
+        "dlq get",
+        "operations get",
+        "groups get",
+        "queues get",
+        "tenants get",
+        "calendars get",
+        "calendars delete --yes",
+        "secrets delete --yes",
+    ],
+)
+def test_an_empty_id_or_name_is_a_usage_error_of_each_command(
+    hourbell_process: Command, command: str
+) -> None:
+    for name in ("", ".."):
+        done = hourbell_process(*command.split(), name)
+        assert (done.code, done.out) == (2, "")
+        assert f"must be a non-empty string other than '.' and '..', not {name!r}" in done.err
+
+
 def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(
     hourbell_process: Command,
 ) -> None:
@@ -73,6 +98,7 @@ def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(
     assert len(table) == 3
     assert table[1].endswith("04:00:00+05:30")
     refused = hourbell("jobs", "delete", "nightly")
+    assert "Delete the job nightly?" in refused.err
     assert refused.code == 2
     assert "--yes" in refused.err
     hourbell.good("jobs", "delete", "nightly", "--yes")
@@ -268,6 +294,10 @@ def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str
     assert execution in hourbell.good("dlq", "list", "--job", job).out
     assert "http_404" in hourbell.good("dlq", "get", execution).out
     assert hourbell("dlq", "replay").code == 2
+    for verb in ("replay", "purge"):
+        wrong = hourbell("dlq", verb, "nonsense", "--yes")
+        assert (wrong.code, wrong.out) == (3, "")
+        assert wrong.err.startswith("hourbell: 'nonsense' is not an execution id.")
     assert hourbell("dlq", "replay", "--job", job).code == 2  # nobody to ask
     replayed = hourbell.good("dlq", "replay", "--job", job, "--yes", "-o", "json").json
     assert replayed == {"replayed": 1, "left": 0}
@@ -586,6 +616,9 @@ def test_many_jobs_are_paused_and_resumed_at_once(hourbell: Command) -> None:
     paused = hourbell.good("jobs", "pause", "--label", "team:bulk", "--reason", "a b")
     assert "3 jobs were paused." in paused.err
     assert "a b" in hourbell.good("jobs", "explain", "b0").out
+    hourbell.good("jobs", "resume", "b0")
+    one = hourbell.good("jobs", "pause", "--label", "team:bulk", "--reason", "a b")
+    assert "1 job was paused." in one.err
     assert hourbell.good("jobs", "resume", "--reason", "b", "-o", "json").json["resumed"] == 0
     resumed = hourbell.good("jobs", "resume", "--reason", "a b", "-o", "json").json
     assert resumed == {"resumed": 3, "left": 0}

@@ -50,7 +50,9 @@ async def test_a_job_is_created_explained_and_deleted_without_a_server(direct: C
     assert "not_due" in await on(direct, "jobs", "explain", job)
     await on(direct, "jobs", "delete", job, "--yes")
     assert job not in await on(direct, "jobs", "list")
-    assert "There is no job named nothing" in await on(direct, "jobs", "get", "nothing", good=False)
+    assert "There is no job named 'nothing'" in await on(
+        direct, "jobs", "get", "nothing", good=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,9 @@ insert into hourbell.queues (name, created_at) values ('post', now());
 insert into hourbell.parked (kind, key, priority, rank, id)
   select 6, (id::bigint << 32) + 1, 1, 0, 4 from hourbell.queues where name = 'post';  -- for a task
 insert into hourbell.notices (at, scheduled_for, job, tenant, event) values (now() - interval '1 hour', now(), 1, 1, 1);
-insert into hourbell.function_sets (digest, version, loaded_at, used_at) values
-  ('other', '0.0.1', now() - interval '1 day', now() - interval '1 hour'),
-  ('unused', '0.0.0', now() - interval '2 days', now() - interval '1 day');
+insert into hourbell.function_sets (digest, version, used_at) values
+  ('other', '0.0.1', now() - interval '1 hour'),
+  ('unused', '0.0.0', now() - interval '1 day');
 insert into hourbell.dead_letters (id, tenant, died_at, reason, execution)
   values (5, 1, now(), 'retries_exhausted', '{}');
 """

@@ -63,7 +63,7 @@ def test_a_job_is_updated_from_a_file_and_from_a_pipe(
 
 
 def test_the_payload_and_the_body_of_a_run_are_for_that_run_only(
-    hourbell: Command, ask: Ask
+    hourbell: Command, ask: Ask, url: str
 ) -> None:
     task = made(hourbell, "pays", *YEARLY, "--task", "options.pay", "--payload", '{"n": 1}')
     for given, payload in (((), {"n": 1}), (("--payload", '{"n": 2}'), {"n": 2})):
@@ -78,6 +78,24 @@ def test_the_payload_and_the_body_of_a_run_are_for_that_run_only(
         }
         ask(f"/internal/v1/executions/{run}/complete", outcome)
     assert ask(f"/api/v1/jobs/{task}")["action"]["payload"] == {"n": 1}
+
+    def creating(name: str) -> str:
+        schedule = {"cron": "0 3 1 1 *"}
+        action = {"type": "TASK", "name": "count"}
+        return json.dumps(
+            {"name": name, "type": "RECURRING", "schedule": schedule, "action": action}
+        )
+
+    webhook = (*YEARLY, "--url", f"{url}/api/v1/jobs", "--body", creating("by-its-own-body"))
+    job = made(hourbell, "creates", *webhook)
+    for given, created in (
+        (("--body", creating("by-the-body-of-a-run")), {"by-the-body-of-a-run"}),
+        ((), {"by-the-body-of-a-run", "by-its-own-body"}),
+    ):
+        run = hourbell.good("jobs", "run", job, *given).out.split()[-1]
+        eventually(lambda run=run: ask(f"/api/v1/executions/{run}")["status"] == "SUCCEEDED")
+        names = {one["name"] for one in hourbell.good("jobs", "list", "-o", "json").json}
+        assert {name for name in names if name.startswith("by-")} == created
 
 
 def test_delete_cancels_what_runs_only_if_it_is_told_to(hourbell: Command, ask: Ask) -> None:

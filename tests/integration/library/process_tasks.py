@@ -26,6 +26,19 @@ def pid_of_one_of_two_calls() -> int:
     return os.getpid()
 
 
+if "NEWER_CODE" in os.environ:
+
+    @app.task(process=True)
+    def deployed(cart_id: int, lang: str) -> str:
+        return f"{cart_id} {lang}"
+
+else:
+
+    @app.task(process=True, retry=Retry.never())
+    def deployed(cart_id: int) -> int:  # type: ignore[misc]
+        return cart_id
+
+
 @app.task(process=True)
 def look(ctx: SyncContext, value: list[int]) -> list[Any]:
     if ctx.restore(str) is None:

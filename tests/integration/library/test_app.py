@@ -103,8 +103,9 @@ async def test_many_jobs_are_created_together_or_not_at_all(app: App, engine: En
     assert (await remind.enqueue_many([{"cart_id": 1}, remind.bind(2)]))[1].id is not None
     with pytest.raises(InvalidArguments, match="cart_id must be int"):
         await remind.enqueue_many([{"cart_id": 1}, {"cart_id": "2"}])
-    with pytest.raises(InvalidArguments, match="timeout must be from 1"):
-        await app.enqueue_many([remind.bind(1), remind.configure(timeout=100_000).bind(2)])
+    wrong = remind.configure(concurrency_key="k" * 201)
+    with pytest.raises(InvalidArguments, match="concurrency_key must be 1 to 200"):
+        await app.enqueue_many([remind.bind(1), wrong.bind(2)])
     assert len(await stored(engine)) == 33
 
 
@@ -123,7 +124,7 @@ async def test_calls_that_wait_for_a_connection_are_sent_together_and_judged_alo
     app: App, engine: Engine
 ) -> None:
     remind = app.get_task("remind")
-    wrong = remind.configure(timeout=100_000)
+    wrong = remind.configure(concurrency_key="k" * 201)
     asked = [(wrong if i % 10 == 9 else remind).enqueue(i) for i in range(100)]
     made = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(each) for each in made].count(Job) == 90

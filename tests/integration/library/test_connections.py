@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -282,6 +282,65 @@ async def test_many_jobs_commit_and_roll_back_with_the_writes_of_the_user(
     assert await payloads(database) == [1, 11, 21, 31]
 
 
+class Unstorable:
+    """Tries texts that PostgreSQL cannot store wherever a driver above enqueues a job."""
+
+    def __init__(self, app: App, task: Any, connection: Any = None) -> None:
+        self.app = app
+        self.task = task
+        self.connection = connection
+
+    def configure(self, connection: Any) -> "Unstorable":
+        return Unstorable(self.app, self.task, connection)
+
+    def calls(self, bad: str) -> Iterator[tuple[str, Callable[[str], Any]]]:
+        """The field of each call, and the call in the form that has this suffix."""
+        task, connection = self.task, self.connection
+        options: list[tuple[str, Any]] = [
+            (name, bad) for name in ("unique_key", "concurrency_key", "idempotency_key")
+        ]
+        options += [(name, bad) for name in ("tenant", "queue")]
+        options += [("labels", {"a": bad}), ("labels", {bad: "a"})]
+        for name, value in options:
+            given = {name: value, "connection": connection}
+            yield (
+                name,
+                lambda form, given=given: getattr(task.configure(**given), f"enqueue{form}")(1),
+            )
+        yield (
+            "unique_key",
+            lambda form: getattr(task, f"cancel{form}")(unique_key=bad, connection=connection),
+        )
+        yield (
+            "name",
+            lambda form: getattr(self.app, f"group{form}")(
+                [task.bind(1)], then=task.bind(2), name=bad, connection=connection
+            ),
+        )
+
+    async def enqueue(self, cart_id: int) -> None:
+        for bad in ("a\0", "a\ud800"):
+            for field, call in self.calls(bad):
+                with pytest.raises(InvalidArguments, match=f": {field} must "):
+                    await call("")
+        await self.task.configure(connection=self.connection).enqueue(cart_id)
+
+    def enqueue_sync(self, cart_id: int) -> None:
+        for bad in ("a\0", "a\ud800"):
+            for field, call in self.calls(bad):
+                with pytest.raises(InvalidArguments, match=f": {field} must "):
+                    call("_sync")
+        self.task.configure(connection=self.connection).enqueue_sync(cart_id)
+
+
+@pytest.mark.parametrize("use", DRIVERS, ids=lambda use: use.__name__.removeprefix("with_"))
+async def test_a_text_that_cannot_be_stored_leaves_the_transaction_of_the_user_usable(
+    use: Any, app: App, database: str
+) -> None:
+    await use(database, Unstorable(app, app.get_task("mail")), False)
+    assert await payloads(database) == [1]
+
+
 async def test_a_chunk_that_is_refused_leaves_the_transaction_of_the_user_usable(
     app: App, database: str
 ) -> None:
@@ -378,8 +437,9 @@ async def test_a_refusal_leaves_the_transaction_of_the_user_usable(app: App, dat
             ) as refused:
                 await task.configure(unique_key="cart:7", connection=connection).enqueue(8)
             assert refused.value.holder is not None
-            with pytest.raises(InvalidArguments, match="timeout must be from 1 to 86400"):
-                await task.configure(timeout=100_000, connection=connection).enqueue(8)
+            wrong = task.configure(concurrency_key="k" * 201, connection=connection)
+            with pytest.raises(InvalidArguments, match="concurrency_key must be 1 to 200"):
+                await wrong.enqueue(8)
             await task.configure(connection=connection).enqueue(9)
         other = await asyncpg.connect(database)
         async with connection.transaction(), other.transaction():

@@ -168,6 +168,46 @@ async def test_a_refusal_is_a_row_and_leaves_the_transaction_usable(
 
 
 @pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ('"notify": "x"', "notify must be true or false"),
+        ('"timeout_seconds": 1e20', "timeout must be from 1 to 86400 seconds"),
+        ('"timeout_seconds": 1.5', "timeout must be from 1 to 86400 seconds, in whole seconds"),
+        ('"deadline_seconds": {}', "deadline must be from 1 second to 366 days"),
+        ('"expires_in_seconds": "x"', "expires_in must be from 1 second to 30 days"),
+        ('"delay_seconds": [1]', "delay must be from 0 seconds to 3650 days"),
+        ('"concurrency_limit": true', "concurrency_limit must be a whole number from 1 to 10000"),
+        ('"expires_at": "soon"', "expires_at must be a time"),
+        ('"retry_policy": {"max_retries": "x"}', "retry must be an object"),
+        ('"retry_policy": 7', "retry must be an object"),
+        ('"labels": {"a": "\\u0000"}', "labels must not contain the character U+0000"),
+        ('"labels": {"\\ud800": "a"}', "labels must not contain the character U+0000"),
+        ('"concurrency_key": "\\u0000"', "concurrency_key must not contain the character U+0000"),
+        ('"idempotency_key": "\\u0000"', "idempotency_key must not contain the character U+0000"),
+        ('"queue": "\\u0000"', "queue must not contain the character U+0000"),
+        ('"timeout_seconds": 1e999999', "timeout must be from 1 to 86400"),
+    ],
+)
+async def test_an_option_that_cannot_be_read_is_named(
+    conn: asyncpg.Connection, option: str, text: str
+) -> None:
+    good, bad = '{"task": "shop.mail"}', f'{{"task": "shop.mail", {option}}}'
+    async with conn.transaction():
+        for options, payloads, options_of in (
+            (f"[{bad}]", ["{}"], None),
+            (f"[{bad}]", ["{}", "{}"], None),
+            (f"[{good}, {bad}]", ["{}", "{}", "{}"], [1, 1, 2]),
+        ):
+            (row,) = await conn.fetch(TRY, options, payloads, options_of, None, None)
+            assert (row["place"], row["outcome"]) == (1 if options_of is None else 3, "invalid")
+            assert row["detail"].startswith(text)
+        group = "select * from hourbell.try_group('a', $1, '{}', '{}')"
+        (row,) = await conn.fetch(group, bad)
+        assert row["detail"].startswith(text)
+        assert await outcomes(conn) == ["created"]
+
+
+@pytest.mark.parametrize(
     "payload",
     [
         "7",
@@ -419,9 +459,23 @@ async def test_a_call_replaces_a_waiting_job_and_takes_its_time_from_now(
         ("expires_at => '2001-02-03Z'", "HB001", "expires_at has already passed"),
         ("deadline => '0 seconds'", "HB001", "deadline must be from 1 second"),
         ("timeout => '25 hours'", "HB001", "timeout must be from 1 to 86400"),
+        ("timeout => '178000000 years'", "HB001", "timeout must be from 1 to 86400"),
+        ("timeout => 'infinity'", "HB001", "timeout must be from 1 to 86400"),
+        ("deadline => '100 years'", "HB001", "deadline must be from 1 second to 366 days"),
+        ("deadline => '-infinity'", "HB001", "deadline must be from 1 second to 366 days"),
+        ("delay => 'infinity'", "HB001", "delay must be from 0 seconds to 3650 days"),
+        (
+            "retry => '{\"max_retries\": 1000000000000}'",
+            "HB001",
+            "retry.max_retries must be from 0",
+        ),
+        ("retry => '{\"max_crashes\": 3000000000}'", "HB001", "retry.max_crashes must be from 1"),
+        ("retry => '{\"delays_seconds\": [3000000000]}'", "HB001", "retry.delays_seconds must be"),
         ("retry => '{\"max_retries\": 101}'", "HB001", "retry.max_retries must be from 0 to 100"),
         ("labels => '{\"a\": 1}'", "HB001", "labels must be at most 16"),
         ("labels => '{\"a\": null}'", "HB001", "labels must be at most 16"),
+        ('labels => \'{"a": "\\u0000"}\'', "HB001", "labels must not contain the character"),
+        ('retry => \'{"retryable": ["\\u0000"]}\'', "HB001", "retry must not contain the char"),
         ("queue => 'mial'", "HB003", "there is no queue mial"),
         ("tenant => 'acme'", "HB004", "there is no tenant acme"),
     ],
@@ -671,7 +725,7 @@ async def test_the_names_survive_an_older_build_and_the_functions_that_they_call
     )
     try:
         await conn.execute(
-            "insert into hourbell.function_sets values ('newer', '9', now(), now() - interval '30 days', true)"
+            "insert into hourbell.function_sets values ('newer', '9', now() - interval '30 days', true)"
         )
         await conn.execute(
             "update hourbell.function_sets set is_public = false where digest <> 'newer'"

@@ -20,6 +20,7 @@ from integration.library.process_tasks import (
     beside_in_a_process,
     beside_in_a_thread,
     clean_up,
+    deployed,
     die,
     fail,
     hang,
@@ -274,3 +275,17 @@ async def test_a_process_imports_what_the_app_imports_and_names_a_task_that_it_d
         status, reason, error = await ended(await task.enqueue())
         assert (status, reason) == ("DEAD", "retries_exhausted")
         assert "but not its task 'late.in_no_set'" in str(error)
+
+
+async def test_arguments_that_do_not_fit_the_newer_code_of_a_process_use_no_attempt(
+    one: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEWER_CODE", "1")  # processes that start from now on import it
+    job = await deployed.enqueue(7)
+
+    async def waits() -> bool:
+        return (await job.explain()).code == "payload_mismatch"
+
+    await eventually(waits)
+    view = await job.get()
+    assert (view.status, view.attempt) == ("QUEUED", 0)

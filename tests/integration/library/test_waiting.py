@@ -12,7 +12,7 @@ import pytest
 from hourbell import App, Completion, Context, Job, Retry, SyncContext, WorkerOptions
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.completions import complete
-from hourbell.errors import LeaseLost
+from hourbell.errors import InvalidArguments, LeaseLost
 from hourbell.failpoints import barrier
 from hourbell.model.errors import Conflict
 from hourbell.model.executions import Failed, Succeeded
@@ -115,6 +115,29 @@ async def test_a_report_that_comes_before_the_wait_is_kept(app: App, engine: Eng
         await report(engine, job, await token, Succeeded(7))
         reported.set()
         assert await job.result(20) == 7
+
+
+@pytest.mark.parametrize("bad", ["a\0", "a\ud800"])
+async def test_a_report_that_cannot_be_stored_is_refused(app: App, bad: str) -> None:
+    token: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @app.task(name="pay")
+    async def pay(ctx: Context) -> str | None:
+        if not token.done():  # it runs again when its token is completed
+            token.set_result(await ctx.completion_token())
+        return (await ctx.wait_for_completion(timeout=60)).error
+
+    async with app, app.worker(FAST):
+        job = await pay.enqueue()
+        with pytest.raises(InvalidArguments, match="complete: token must not contain"):
+            await app.complete(await token + bad)
+        for result in (["\ud800"], object()):
+            with pytest.raises(InvalidArguments, match="result cannot be stored as JSON"):
+                await app.complete(await token, result)
+        with pytest.raises(InvalidArguments, match="complete: error must not contain"):
+            await app.complete(await token, error=bad)
+        await app.complete(await token, error="no")
+        assert await job.result(20) == "no"
 
 
 async def test_a_report_while_the_wait_is_being_recorded_is_not_lost(

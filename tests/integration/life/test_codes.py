@@ -36,6 +36,7 @@ FAMILIES = {
         "concurrency_key": limits.BLOCKER_CONCURRENCY_KEY,
         "job": limits.BLOCKER_JOB,
         "task": limits.BLOCKER_TASK,
+        "failure": limits.BLOCKER_FAILURE,
     },
     "origin": {origin.name: number for number, origin in enumerate(codes.ORIGINS)},
     "overlap": {policy.name: number for policy, number in codes.OVERLAPS.items()},

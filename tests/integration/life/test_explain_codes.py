@@ -203,6 +203,22 @@ async def admission(engine: Engine) -> Explanation:
 
 
 @reaches
+async def admission_failed(engine: Engine) -> Explanation:
+    job = await create(engine, one_time())
+    await engine.database.value(
+        "alter table hourbell.ready add constraint nothing check (tag is null) not valid"
+    )
+    try:
+        await admit_all(engine)
+    finally:
+        await engine.database.value("alter table hourbell.ready drop constraint nothing")
+    explained = await explain_job(engine, job.job_id)
+    assert (explained.since, explained.until) == (START, START + 60 * SECOND)
+    assert "cannot be admitted" in explained.message
+    return explained
+
+
+@reaches
 async def worker_slot(engine: Engine) -> Explanation:
     job = await create(engine, one_time())
     await admit_all(engine)

@@ -11,8 +11,10 @@ from hourbell.engine.views.health import check_database
 from hourbell.failpoints import configure
 from integration.life.support import (
     TIMES,
+    Hand,
     blocked,
     eventually,
+    expire_session,
     in_transaction,
     open_engine,
     scheduling,
@@ -77,6 +79,21 @@ async def test_a_leader_that_fails_each_time_makes_none(engine: Engine, verb: st
         await until(leader, False)
         configure("")
         await leads(leader)
+
+
+async def test_a_leader_that_fails_at_deadlines_reaps_all_the_same(engine: Engine) -> None:
+    hand = await Hand.opened(engine)
+    configure("expire.before_commit=error")
+    async with scheduling(engine) as leader:
+        await expire_session(engine, hand.session)
+
+        async def reaped() -> bool:
+            return not await engine.database.value(
+                "select exists (select from hourbell.sessions where id = $1)", hand.session.id
+            )
+
+        await eventually(reaped)
+        assert not leader.makes_progress()
 
 
 # The worker.

@@ -114,3 +114,50 @@ def test_what_is_missing_is_said(tmp_path: Path, postgres: str) -> None:
     (tmp_path / "test_shop.py").write_text("def test_it(bell): ...\n")
     ran = run(tmp_path, server=postgres)
     assert 'Set hourbell_app = "shop.tasks:app"' in ran.stdout, ran.stdout + ran.stderr
+
+
+FAILING = """
+import pytest
+from hourbell import App, Retry
+
+app = App("shop")
+
+
+def price(cart_id: int) -> int:
+    raise ValueError(f"cart {cart_id} has no price")
+
+
+@app.task(retry=Retry.never())
+def sync(cart_id: int) -> int:
+    return price(cart_id)
+
+
+@app.task(retry=Retry.never())
+async def on_loop(cart_id: int) -> int:
+    return price(cart_id)
+
+
+@pytest.fixture
+def hourbell_app():
+    return app
+
+
+@pytest.mark.hourbell(raises=False)
+@pytest.mark.parametrize("task", [sync, on_loop])
+async def test_a_task_fails(bell, task):
+    await task.enqueue(7)
+    await bell.drain()
+"""
+
+
+def test_the_log_of_a_failed_task_shows_the_frames_of_the_user_alone(
+    tmp_path: Path, postgres: str
+) -> None:
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    ran = run(tmp_path, "-s", "-o", "asyncio_mode=auto", server=postgres)
+    assert re.search(r"2 passed in", ran.stdout), ran.stdout + ran.stderr
+    said = ran.stdout + ran.stderr
+    assert said.count("ValueError: cart 7 has no price") == 2
+    assert said.count("in price") == 2
+    assert f"{os.sep}hourbell{os.sep}sdk{os.sep}" not in said
+    assert len(said.splitlines()) < 40

@@ -35,6 +35,8 @@ def healthy(**changes: Any) -> State:
         "workers": 2,
         "expired_sessions": 0,
         "unserved": [],
+        "not_admitted": 0,
+        "first_not_admitted": None,
         "suspects": 0,
         "notices": 0,
         "dead_letters": 0,
@@ -100,6 +102,18 @@ LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
         ({"suspects": 1}, "suspects", Level.WARNING, "1 execution crashed its worker"),
         ({"suspects": 2}, "suspects", Level.WARNING, "2 executions crashed their worker"),
         ({"notices": 1}, "notifications", Level.FAILURE, "1 notification is late"),
+        (
+            {"not_admitted": 1, "first_not_admitted": 65},
+            "gate",
+            Level.FAILURE,
+            "the gate fails on 1 execution, exe_",
+        ),
+        (
+            {"not_admitted": 3, "first_not_admitted": 65},
+            "gate",
+            Level.FAILURE,
+            "the gate fails on 3 executions, such as exe_",
+        ),
         ({"dead_letters": 5}, "dead letters", Level.WARNING, "5 in the last 24 hours"),
     ],
 )

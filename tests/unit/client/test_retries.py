@@ -84,6 +84,20 @@ def test_what_goes_into_a_path_is_escaped() -> None:
     assert requests[0].target == "/jobs/a%2Fb%20%3F"
 
 
+@pytest.mark.parametrize("value", ["", None, 7, ".", "..", "a\ud800"])
+def test_what_is_no_segment_of_a_path_is_refused_before_it_is_sent(value: Any) -> None:
+    error, requests, _ = play(msgspec.structs.replace(READ, parameters={"id": value}))
+    assert error.code == "invalid_id"
+    assert error.message.startswith("id must ")
+    assert requests == []
+
+
+def test_an_unpaired_surrogate_in_the_query_is_refused_before_it_is_sent() -> None:
+    error, requests, _ = play(msgspec.structs.replace(READ, query={"tenant_id": "a\ud800"}))
+    assert error.code == "invalid_tenant_id"
+    assert requests == []
+
+
 def test_the_waits_grow_and_differ_from_call_to_call() -> None:
     all_waits = [play(READ, *[BROKEN] * 6)[2] for _ in range(20)]
     for waits in all_waits:

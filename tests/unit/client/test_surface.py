@@ -139,6 +139,12 @@ def test_a_key_that_no_header_can_have_is_refused_and_not_repeated(key: str) -> 
     assert "hb_" not in refused.value.message
 
 
+def test_an_unpaired_surrogate_in_a_document_is_refused() -> None:
+    job = values.NewJob(name="a\ud800", schedule=values.every(60), action=values.Task(name="t"))
+    with pytest.raises(ClientError, match="must not contain an unpaired surrogate"):
+        SyncClient("http://127.0.0.1:1", retries=0).jobs.create(job)
+
+
 def test_importing_the_client_loads_neither_aiohttp_nor_the_server() -> None:
     script = "import hourbell.client, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -321,7 +321,10 @@ def test_a_misspelt_option_is_named() -> None:
         ({"labels": ["a"]}, "labels must be a mapping of strings, not ['a']"),
         ({"labels": {"a": 1}}, "labels must be a mapping of strings"),
         ({"concurrency_key": 7}, "concurrency_key must be a non-empty string, not 7"),
-        ({"concurrency_key": "k", "concurrency_limit": "2"}, "concurrency_limit must be a number"),
+        (
+            {"concurrency_key": "k", "concurrency_limit": "2"},
+            "concurrency_limit must be a whole number",
+        ),
     ],
 )
 def test_an_option_of_the_wrong_kind_is_refused_where_it_is_written(
@@ -339,7 +342,7 @@ def test_an_option_of_the_wrong_kind_is_refused_where_it_is_written(
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ({"name": 7}, "name must be a string, not 7"),
+        ({"name": 7}, "name must be a non-empty string, not 7"),
         ({"aliases": "old"}, "aliases must be a list of names, not 'old'"),
         ({"delivery": "once"}, "delivery must be at_least_once or at_most_once"),
         ({"unique": "key"}, "unique must be a Unique, such as Unique()"),
@@ -457,17 +460,10 @@ def test_a_policy_of_a_schedule_is_one_of_those_that_there_are() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, pytest.param(10**400, id="huge")])
 def test_a_time_is_a_finite_number(value: float) -> None:
-    task = App("shop").task(plain)
-    for configured in (
-        task.configure(delay=value),
-        task.configure(timeout=value),
-        task.configure(deadline=value),
-        task.configure(expires_in=value),
-    ):
-        with pytest.raises(
-            InvalidArguments, match=r"(delay|timeout|deadline|expires_in)=-?(inf|nan)"
-        ):
-            configured.bind(7)
+    task: Any = App("shop").task(plain)
+    for option in ("delay", "timeout", "deadline", "expires_in"):
+        with pytest.raises(InvalidArguments, match=rf"{option}=-?(inf|nan)"):
+            task.configure(**{option: value})
     for wrong in (
         lambda: Retry.fixed(3, every=value),
         lambda: Retry.exponential(3, maximum=value),
@@ -485,14 +481,72 @@ def test_a_fraction_of_a_second_is_rounded_up_and_less_than_one_is_refused() -> 
     task = App("shop").task(plain)
     assert options_of(task.configure(timeout=1.2))["timeout_seconds"] == 2
     assert options_of(task.configure(timeout=timedelta(seconds=1)))["timeout_seconds"] == 1
-    text = "timeout=0.5 is too short. Use 1 second or more (fractions are rounded up)."
+    with pytest.raises(
+        InvalidArguments, match=r"timeout must be from 1 to 86400 seconds, not 0\.5"
+    ):
+        task.configure(timeout=0.5)
+    text = "maximum=0.5 is too short. Use 1 second or more (fractions are rounded up)."
     with pytest.raises(InvalidArguments, match=re.escape(text)):
-        task.configure(timeout=0.5).bind(7)
+        Retry.exponential(maximum=0.5)
     with pytest.raises(InvalidArguments, match="every=-1 is too short"):
         Retry.fixed(every=-1)
 
 
-@pytest.mark.parametrize("chunk", [0, -1])
+HUGE = [10**12, 10**5_000, timedelta(days=10**6)]
+
+
+@pytest.mark.parametrize(
+    "value", [*HUGE, -1, True, "5", [1]], ids=lambda value: type(value).__name__
+)
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("timeout", "from 1 to 86400 seconds"),
+        ("delay", "from 0 to 315360000 seconds"),
+        ("expires_in", "from 1 to 2592000 seconds"),
+        ("deadline", "from 1 to 31622400 seconds"),
+        ("concurrency_limit", "a whole number from 1 to 10000"),
+        ("priority", "CRITICAL, HIGH, MEDIUM or LOW"),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused_where_it_is_written(
+    option: Any, says: str, value: Any
+) -> None:
+    app: Any = App("shop")
+    expected = rf"{option} must be ({says}|a number of seconds)|{option}=.* is not a finite number"
+    with pytest.raises(InvalidArguments, match=expected):
+        app.task(plain).configure(**{option: value})
+    if option != "delay":  # a decorator has none
+        with pytest.raises((InvalidTask, InvalidArguments), match=expected):
+            app.task(**{option: value})(plain)
+
+
+@pytest.mark.parametrize(
+    "value", [*HUGE, -1, 0.5, math.nan, math.inf, "5", [1]], ids=lambda value: type(value).__name__
+)
+def test_numbers_of_retries_schedules_and_batches_are_bounded(value: Any) -> None:
+    wrong: list[Callable[[], Any]] = [
+        lambda: Retry.fixed(value),
+        lambda: Retry.exponential(value),
+        lambda: Retry.fixed(every=value),
+        lambda: Retry.linear(maximum=value),
+        lambda: Retry.delays(value),
+        lambda: cron("@daily", jitter=value),
+        lambda: every(value),
+        lambda: App("other").batch_task(size=value),
+    ]
+    for make in wrong:
+        with pytest.raises((InvalidArguments, InvalidTask)):
+            make()
+
+
+def test_true_is_not_a_number() -> None:
+    for make in (Retry.fixed, Retry.delays, every, lambda value: App("b").batch_task(size=value)):
+        with pytest.raises((InvalidArguments, InvalidTask)):
+            make(True)
+
+
+@pytest.mark.parametrize("chunk", [0, -1, True, 1.5])
 async def test_a_chunk_has_at_least_one_job(chunk: int) -> None:
     app = App("shop")
     task = app.task(plain)

@@ -215,6 +215,13 @@ def test_a_wrong_argument_is_refused_in_the_caller(
     assert str(refused.value) == text
 
 
+def test_one_positional_argument_is_counted_in_the_singular() -> None:
+    def one(number: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"takes 1 positional argument but got 2\. Nothing"):
+        payload(task(one), 7, 8)
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -197,6 +197,7 @@ const WAITS: Record<string, string> = {
   no_worker: "no worker for its queue",
   no_worker_for_task: "no worker for its task",
   admission: "about to be admitted",
+  admission_failed: "the gate fails on it",
   worker_slot: "for a free worker",
   quarantine: "to run alone",
   overlap: "for an earlier run",

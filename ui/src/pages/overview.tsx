@@ -159,6 +159,8 @@ export function wayOf(item: Attention): { href: string; text: string } | null {
   switch (kind) {
     case "job":
       return { href: `/jobs/${id}`, text: "Why?" };
+    case "execution":
+      return { href: `/executions/${id}`, text: "Why?" };
     case "queue":
       return { href: `/queues/${encodeURIComponent(id ?? "")}`, text: "Queue" };
     case "target":

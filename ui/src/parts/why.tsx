@@ -1,5 +1,5 @@
 // The answer to "why did it not run?": one sentence, what holds it, until when, and what to do.
-import { CalendarX2, CircleHelp, Clock, Flag, Hourglass, Layers2, Pause, Play, Gauge, RotateCw, ServerOff, Skull, Zap, type LucideIcon } from "lucide-react";
+import { CalendarX2, CircleAlert, CircleHelp, Clock, Flag, Hourglass, Layers2, Pause, Play, Gauge, RotateCw, ServerOff, Skull, Zap, type LucideIcon } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "wouter";
 
@@ -27,6 +27,7 @@ const ICONS: Record<string, LucideIcon> = {
   no_secret_keys: Zap,
   payload_mismatch: ServerOff,
   admission: Play,
+  admission_failed: CircleAlert,
   running: Play,
   awaiting_completion: Hourglass,
   cancelling: Play,

@@ -3,7 +3,8 @@
     lead      renew or campaign, three times a lease
     plan      unfinished joins, fires within the horizon, memberships that have ended
     admit     the gate: every 10 ms while there is work, every 50 ms otherwise
-    reap      expired sessions and deadlines
+    expire    deadlines that have passed
+    reap      expired sessions
     targets   accepted executions not completed in time; jobs whose target is gone
     resume    jobs whose pause is over
     operate   bulk operations, batch by batch
@@ -46,6 +47,7 @@ log = structlog.get_logger(component="scheduler")
 PLAN_SECONDS = 0.25
 ADMIT_BUSY_SECONDS = 0.01
 ADMIT_IDLE_SECONDS = 0.05
+EXPIRE_SECONDS = 0.5
 REAP_SECONDS = 0.5
 TARGETS_SECONDS = 0.5
 RESUME_SECONDS = 1.0
@@ -70,6 +72,7 @@ class Scheduler:
             self._lead,
             self._gate,
             Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS),
+            Loop("expire", self._while_leading(self._expire), EXPIRE_SECONDS),
             Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
             Loop("targets", self._while_leading(self._check_targets), TARGETS_SECONDS),
             Loop("resume", self._while_leading(self._end_pauses), RESUME_SECONDS),
@@ -161,19 +164,21 @@ class Scheduler:
             return True
         return False
 
+    async def _expire(self, term: Term, now: datetime) -> bool:
+        return await expire(self._engine, term, now)
+
     async def _reap(self, term: Term, now: datetime) -> bool:
-        more = await expire(self._engine, term, now)
-        if self.leadership.may_reap(now):
-            reaped = await reap(self._engine, term, now)
-            if reaped.sessions:
-                log.warning(
-                    "sessions expired",
-                    sessions=reaped.sessions,
-                    returned=reaped.returned,
-                    ended=reaped.ended,
-                )
-                more = True
-        return more
+        if not self.leadership.may_reap(now):
+            return False
+        reaped = await reap(self._engine, term, now)
+        if reaped.sessions:
+            log.warning(
+                "sessions expired",
+                sessions=reaped.sessions,
+                returned=reaped.returned,
+                ended=reaped.ended,
+            )
+        return bool(reaped.sessions)
 
     async def _check_targets(self, term: Term, now: datetime) -> bool:
         more = await end_overdue(self._engine, term, now)

@@ -37,7 +37,8 @@ from hourbell.store.queries import queries
     BLOCKER_CONCURRENCY_KEY,
     BLOCKER_JOB,
     BLOCKER_TASK,
-) = range(1, 7)
+    BLOCKER_FAILURE,
+) = range(1, 8)
 
 _Q = queries("limits")
 _FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")

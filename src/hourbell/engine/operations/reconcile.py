@@ -107,7 +107,7 @@ async def _apply_document(engine: Engine, row: asyncpg.Record, document: dict[st
         return
     job = put.job
     recorded = await engine.database.value(
-        _Q["record_declaration"], app, key, row["digest"], row["revision"], job.job_id, job.version
+        _Q["record_declaration"], app, key, row["digest"], job.job_id, job.version
     )
     if recorded:
         log.info("schedule applied", app=app, key=key, revision=row["revision"])

@@ -19,7 +19,7 @@ from hourbell.engine.views.fleet import Fleet, Leader, list_nodes, open_circuits
 from hourbell.engine.views.jobs import tenant_wanted
 from hourbell.engine.views.pages import walk
 from hourbell.engine.views.resources import MAX_COUNTED
-from hourbell.model.ids import job_text, monitor_text
+from hourbell.model.ids import execution_text, job_text, monitor_text
 from hourbell.store.queries import queries
 
 _Q = queries("attention")
@@ -96,6 +96,7 @@ async def attention(
             *_of_queues(await walk(engine, _Q["unserved_queues"], now, MAX_COUNTED)),
             *_of_tasks(await walk(engine, _Q["unserved_tasks"], MAX_COUNTED)),
             *_of_retiring(await engine.database.fetch(_Q["retiring"])),
+            *_of_failures(await walk(engine, _Q["not_admitted"], MAX_COUNTED)),
             *_of_overdue(await engine.database.fetch(_D["late"], now - LATE, now), now),
             *_of_circuits(await open_circuits(engine, now)),
             *_of_nodes(await list_nodes(engine)),
@@ -270,6 +271,23 @@ def _of_retiring(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
                 "retired after ten minutes."
             ),
             refers_to=Reference("job", job_text(row["job"]), row["job_name"], row["tenant_name"]),
+        )
+
+
+def _of_failures(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
+    for row in rows:
+        cannot = "1 execution" if row["n"] == 1 else f"{row['n']:,} executions"
+        yield Item(
+            code="admission_failed",
+            severity=Severity.ERROR,
+            since=row["since"],
+            count=row["n"],
+            at_least=row["n"] >= MAX_COUNTED,
+            message=(
+                f"{cannot} cannot be admitted, because the gate fails. The log of the scheduler "
+                'says why ("execution cannot be admitted").'
+            ),
+            refers_to=Reference("execution", execution_text(row["first"])),
         )
 
 

@@ -42,7 +42,7 @@ MAX_LEASED = 5_000  # that run, and that await their targets
 MAX_COUNTED = 10_000  # of what is counted without queues
 _RUNS_OF = timedelta(hours=1)  # for the average time of a run
 _UNREAPED = timedelta(seconds=60)
-_BLOCKERS = ("queue", "tenant", "target", "concurrency_key", "job", "task")  # from 1
+_BLOCKERS = ("queue", "tenant", "target", "concurrency_key", "job", "task", "failure")  # from 1
 
 QUEUED = ("due", "parked", "ready")  # states that count as backlog
 STATES = ("scheduled", *QUEUED, "paused", "running", "awaiting")

@@ -14,6 +14,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.views.pages import walk
 from hourbell.engine.views.resources import MAX_COUNTED
+from hourbell.model.ids import execution_text
 from hourbell.store.function_set import function_set
 from hourbell.store.queries import queries
 from hourbell.timing.zones import tz_version
@@ -89,6 +90,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     expired_sessions: int
     unserved: Sequence[Unserved]
+    not_admitted: int  # because the gate failed on them
+    first_not_admitted: int | None
     suspects: int
     notices: int
     dead_letters: int  # of the last day
@@ -145,6 +148,8 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
                 for row in await walk(engine, _A["unserved_tasks"], MAX_COUNTED)
             ),
         ],
+        not_admitted=stuck["not_admitted"],
+        first_not_admitted=stuck["first_not_admitted"],
         suspects=stuck["suspects"],
         notices=stuck["notices"],
         dead_letters=stuck["dead_letters"],
@@ -166,6 +171,7 @@ def findings(state: State) -> Iterator[Finding]:
     yield _workers(state)
     yield from _queues(state)
     yield from _tasks(state)
+    yield _admission(state)
     yield _suspects(state)
     yield _notices(state)
     yield _dead_letters(state)
@@ -390,6 +396,21 @@ def _wait(executions: int) -> str:
 
 def _have(executions: int) -> str:
     return "1 execution has" if executions == 1 else f"{executions:,} executions have"
+
+
+def _admission(state: State) -> Finding:
+    if state.first_not_admitted is None:
+        return Finding("gate", Level.OK, "the gate has failed on no execution")
+    first = execution_text(state.first_not_admitted)
+    return Finding(
+        "gate",
+        Level.FAILURE,
+        f"the gate fails on 1 execution, {first}"
+        if state.not_admitted == 1
+        else f"the gate fails on {state.not_admitted:,} executions, such as {first}",
+        'It does not become ready. The log of the scheduler says why ("execution cannot be admitted"): '
+        "correct that, or cancel the execution. The gate tries again every minute.",
+    )
 
 
 def _suspects(state: State) -> Finding:

@@ -22,6 +22,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import UNKNOWN_TIMEZONE
 from hourbell.engine.operations.limits import (
     BLOCKER_CONCURRENCY_KEY,
+    BLOCKER_FAILURE,
     BLOCKER_JOB,
     BLOCKER_QUEUE,
     BLOCKER_TARGET,
@@ -364,6 +365,14 @@ async def _blocked(engine: Engine, execution_id: int, queue: str, now: datetime)
     if row is None:
         return admission
     kind = row["kind"]
+    if kind == BLOCKER_FAILURE:
+        return Explanation(
+            code="admission_failed",
+            message="The gate failed on it, so it does not become ready. It is tried again every"
+            ' minute. The log of the scheduler says why ("execution cannot be admitted"); correct'
+            " that, or cancel it.",
+            until=row["retried_at"],
+        )
     if kind == BLOCKER_TASK:
         return _no_worker_for_task(queue, row["task"]) if row["lacks_task"] else admission
     names = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Generic, TypeVar
 import asyncpg
 import msgspec
 
-from hourbell.documents.problems import text_problem
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldError, InvalidInput
+from hourbell.model.texts import text_problem
 from hourbell.store.queries import queries
 
 K = TypeVar("K")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import asyncpg
 import msgspec
 
-from hourbell.documents.problems import shown_key, text_problem
+from hourbell.documents.problems import shown_key
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
 from hourbell.engine.views.activity import Share, shares
@@ -27,6 +27,7 @@ from hourbell.engine.views.pages import (
 )
 from hourbell.model.errors import InvalidInput, NotFound
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.model.texts import text_problem
 from hourbell.store.queries import queries
 
 _Q = queries("resources")

@@ -14,6 +14,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import (
     BLOCKER_CONCURRENCY_KEY,
+    BLOCKER_FAILURE,
     BLOCKER_JOB,
     BLOCKER_QUEUE,
     BLOCKER_TARGET,
@@ -65,6 +66,8 @@ def _blocker_code(row: asyncpg.Record) -> str:
         return "overlap"
     if kind == BLOCKER_CONCURRENCY_KEY:
         return "concurrency_key"
+    if kind == BLOCKER_FAILURE:
+        return "admission_failed"
     if kind == BLOCKER_TASK and row["lacks_task"]:
         return "no_worker_for_task"
     if kind in _LIMITED and row["is_full"]:

@@ -31,7 +31,14 @@ import msgspec
 
 from hourbell.dispatch import Wait
 from hourbell.errors import StoreUnavailable, Suspend
-from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Succeeded
+from hourbell.model.executions import (
+    PAYLOAD_MISMATCH,
+    Accepted,
+    Claimed,
+    Failed,
+    Outcome,
+    Succeeded,
+)
 from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App
 from hourbell.sdk.context import SyncContext, _current
@@ -49,6 +56,7 @@ from hourbell.sdk.processes.messages import (
     ToProcess,
     framed,
 )
+from hourbell.sdk.signature import Mismatch
 
 _PR_SET_PDEATHSIG = 1
 
@@ -204,6 +212,8 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
         with _within(call.traceparent):
             result = task._signature.storable(task.fn(*args, **found.kwargs))
         return Succeeded(_sendable(result, context)), ""
+    except Mismatch as error:  # this process has imported another version than its worker
+        return Failed(str(error), PAYLOAD_MISMATCH), ""
     except Exception as error:
         return outcome_of(error, task, context.log), traceback.format_exc()
     except Suspend as waits:

@@ -13,6 +13,7 @@
 --             (overlaps.sql); rows that a key, a worker or a limit stops are parked (parking.sql) (`admit_rows`)
 --   ready     the rest gets tags (fairness.sql), is cut into slabs and inserted into `ready` (`make_ready`)
 -- Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become ready.
+-- A pass that fails changes nothing. Its caller runs an isolating pass, which finds the rows that fail (isolation.sql).
 
 -- Runs one pass. `examined`: how many executions it has taken, including those that it parked or skipped; `more`:
 -- whether there is more to do; `busy`: another pass is running, and this one did nothing.
@@ -21,8 +22,11 @@
 -- same way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due
 -- rows is admitted in the next pass, however many due rows another tenant has.
 -- Rows that are late by more than p_grace may be misfires.
+-- p_isolating: rows that fail are parked, and all others are admitted. `failed`: their ids; `errors`: why. What can
+-- wait is left to the next pass: changed tags and weights, queues that are no longer mixed, the virtual time.
 create or replace function hourbell.admit(
-  p_now timestamptz, p_batch int, p_grace interval, out examined int, out more boolean, out busy boolean
+  p_now timestamptz, p_batch int, p_grace interval, p_isolating boolean default false, out examined int,
+  out more boolean, out busy boolean, out failed bigint[], out errors text[]
 )
 language plpgsql set plan = lookups_unsorted set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -53,23 +57,33 @@ declare
   lowest_first boolean;
   woken hourbell.due[] := '{}';  -- taken out of `parked`
   rows hourbell.due[];
+  retried boolean := false;  -- some on which the gate has failed are in `due` again
+  isolated record;
 begin
-  examined := 0; more := false; busy := false;
+  examined := 0; more := false; busy := false; failed := '{}'; errors := '{}';
   if not pg_try_advisory_xact_lock(hashtext('hourbell.gate')) then
     more := true; busy := true; return;
   end if;
   this_pass := nextval('hourbell.passes');
 
-  if exists (select from hourbell.tag_refunds) then perform hourbell.apply_refunds(p_batch, this_pass); end if;
-  if exists (select from hourbell.weight_changes) or exists (select from hourbell.retaggings) then
-    more := hourbell.retag(p_batch, this_pass);
+  if not p_isolating then
+    if exists (select from hourbell.tag_refunds) then perform hourbell.apply_refunds(p_batch, this_pass); end if;
+    if exists (select from hourbell.weight_changes) or exists (select from hourbell.retaggings) then
+      more := hourbell.retag(p_batch, this_pass);
+    end if;
+    if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;
   end if;
-  if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;
   -- Parked rows go before newly due rows of their priority. In one of sixteen passes they go before all newly due rows,
   -- least urgent first, so that low priorities make progress too. A hash of the pass number selects the pass, so no
   -- periodic load can miss it forever.
-  lowest_first := hashint8(this_pass) & 15 = 0;
-  if exists (select from hourbell.gate_wakeups where at <= p_now) then
+  lowest_first := hashint8(this_pass) & 15 = 0 or p_isolating;
+  if p_isolating then
+    select * into retried, woken, failed, errors
+    from hourbell.unpark_isolating(p_now, greatest(p_batch / 4, 1));
+    budget_left := budget_left - 2 * cardinality(woken);
+    examined := cardinality(woken);
+  elsif exists (select from hourbell.gate_wakeups where at <= p_now) then
+    retried := hourbell.retry_failed(p_now, greatest(p_batch / 4, 1));
     woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), lowest_first);
     -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
     -- `admit_rows` checks both again, and finds nothing to do: they are not newly due any more, and hold their keys.
@@ -78,12 +92,20 @@ begin
     examined := cardinality(woken);
   end if;
   serving := hourbell.serving_sessions();
-  if exists (select from hourbell.queue_workers where mixed) then perform hourbell.end_mixed(serving); end if;
+  if not p_isolating and exists (select from hourbell.queue_workers where mixed) then
+    perform hourbell.end_mixed(serving);
+  end if;
   generation := hourbell.generation();  -- before any limit is read
   if lowest_first and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
-      perform hourbell.admit_rows(
-        array(select w from unnest(woken) as w where w.priority = p), p, serving, generation, p_now, this_pass);
+      rows := array(select w from unnest(woken) as w where w.priority = p);
+      if p_isolating then
+        isolated := hourbell.admit_isolating(rows, true, p, serving, generation, p_now, p_grace, this_pass);
+        failed := failed || isolated.failed; errors := errors || isolated.errors;
+        more := more or isolated.more;
+      else
+        perform hourbell.admit_rows(rows, p, serving, generation, p_now, this_pass);
+      end if;
     end loop;
     woken := '{}';
   end if;
@@ -99,7 +121,8 @@ begin
     update hourbell.gate_wakeups set at = p_now where at > p_now;
   end if;
   -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
-  if sweeping or swept <= p_now - hourbell.sweep_interval() or swept > p_now then
+  -- So does a pass that retries rows on which the gate has failed: their time is before the mark.
+  if sweeping or retried or swept <= p_now - hourbell.sweep_interval() or swept > p_now then
     sweeping := true; swept := p_now; scan_from := array_fill('-infinity'::timestamptz, array[16]);
   end if;
   -- Everything below begins there, so that dead rows before it are visited once.
@@ -143,21 +166,30 @@ begin
       more := more or taken_slabs.more;
     end loop;
     budget_left := greatest(budget_left - n, 0);
-    missed := 0;
-    if oldest < p_now - p_grace then
-      rows := hourbell.without_misfires(rows, p_now, p_grace);
-      missed := n - cardinality(rows);
+    if p_isolating then
+      isolated := hourbell.admit_isolating(
+        hourbell.unpacked(slabs) || rows, false, p, serving, generation, p_now, p_grace, this_pass);
+      failed := failed || isolated.failed; errors := errors || isolated.errors;
+      more := more or isolated.more;
+      limited := 0;
+      examined := examined + n + in_slabs;
+    else
+      missed := 0;
+      if oldest < p_now - p_grace then
+        rows := hourbell.without_misfires(rows, p_now, p_grace);
+        missed := n - cardinality(rows);
+      end if;
+      if slabs <> '{}' then
+        select * into in_slabs, taken from hourbell.admit_slabs(slabs, p, serving, generation, p_now, this_pass);
+        rows := taken || rows;
+        n := n + cardinality(taken);
+      end if;
+      examined := examined + n + in_slabs;
+      if woken <> '{}' then
+        rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
+      end if;
+      limited := n - missed - hourbell.admit_rows(rows, p, serving, generation, p_now, this_pass);
     end if;
-    if slabs <> '{}' then
-      select * into in_slabs, taken from hourbell.admit_slabs(slabs, p, serving, generation, p_now, this_pass);
-      rows := taken || rows;
-      n := n + cardinality(taken);
-    end if;
-    examined := examined + n + in_slabs;
-    if woken <> '{}' then
-      rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
-    end if;
-    limited := n - missed - hourbell.admit_rows(rows, p, serving, generation, p_now, this_pass);
 
     -- The mark of a tier: the time of its first remaining row, but never later than a second ago, because a row that
     -- is due "now" is committed some milliseconds later, and in a transaction of a user even later.
@@ -179,7 +211,11 @@ begin
       from unnest(tiers) as tier;
     end if;
   end loop;
-  perform hourbell.move_virtual_time(this_pass);
+  if p_isolating then
+    perform hourbell.wake_failed(p_now, failed <> '{}');
+  else
+    perform hourbell.move_virtual_time(this_pass);
+  end if;
   more := more or exists (select from hourbell.gate_wakeups where at <= p_now);
   -- This commit does not wait for the disk, unless executions have ended, which is final: a crash of the server may
   -- undo the last passes, and the next ones repeat them (docs/decisions/0021-passes-do-not-wait.md).

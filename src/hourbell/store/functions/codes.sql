@@ -90,6 +90,8 @@ create or replace function hourbell.blocker_job() returns smallint  -- an earlie
 language sql immutable parallel safe return 5::smallint;
 create or replace function hourbell.blocker_task() returns smallint  -- no worker of its queue serves its task
 language sql immutable parallel safe return 6::smallint;
+create or replace function hourbell.blocker_failure() returns smallint  -- the gate failed on it: see isolation.sql
+language sql immutable parallel safe return 7::smallint;
 -- Blockers for which limits can be set.
 create or replace function hourbell.limit_kinds() returns smallint[]
 language sql immutable parallel safe

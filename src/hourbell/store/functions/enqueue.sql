@@ -34,7 +34,7 @@ language plpgsql immutable as $$
 declare
   r record;
   unknown text;
-  longest int;
+  longest bigint;
 begin
   if json_typeof(p_policy) <> 'object' then
     raise invalid_parameter_value using message = 'retry must be an object';
@@ -46,8 +46,8 @@ begin
     raise invalid_parameter_value using message = format('retry has no field %s', unknown);
   end if;
   select * into r from json_to_record(p_policy) as p(
-    max_retries int, backoff text, initial_delay_seconds int, max_delay_seconds int, delays_seconds int[],
-    non_retryable text[], retryable text[], max_crashes int);
+    max_retries bigint, backoff text, initial_delay_seconds bigint, max_delay_seconds bigint, delays_seconds bigint[],
+    non_retryable text[], retryable text[], max_crashes bigint);
   if r.backoff not in ('FIXED', 'LINEAR', 'EXPONENTIAL', 'EXPONENTIAL_WITH_JITTER', 'LIST') then
     raise invalid_parameter_value using message = format('retry.backoff %s is unknown', r.backoff);
   end if;
@@ -55,7 +55,7 @@ begin
     raise invalid_parameter_value using message = 'retry.delays_seconds and the backoff LIST belong together';
   end if;
   if r.delays_seconds is not null then
-    if (r.initial_delay_seconds, r.max_delay_seconds) is distinct from (null::int, null::int)
+    if (r.initial_delay_seconds, r.max_delay_seconds) is distinct from (null::bigint, null::bigint)
         or coalesce(r.max_retries, cardinality(r.delays_seconds)) <> cardinality(r.delays_seconds) then
       raise invalid_parameter_value using
         message = 'retry.delays_seconds replaces max_retries, initial_delay_seconds and max_delay_seconds';
@@ -143,10 +143,10 @@ language sql stable as $$
       ',"priority":' || nullif(o.priority, 2),
       ',"start_deadline_seconds":' || case when o.expires_at is null then o.expires_in_seconds end),
     o.queue_id, -o.task_id, o.priority::smallint, o.delivery = 'at_most_once',
-    case when o.expires_at is null then o.expires_in_seconds end,
-    o.deadline_seconds,
+    case when o.problem is null and o.expires_at is null then o.expires_in_seconds::int end,
+    case when o.problem is null then o.deadline_seconds::int end,
     case when o.concurrency_key is not null then hourbell.key_number(o.tenant, o.concurrency_key) end,
-    coalesce(o.concurrency_limit, 1),
+    case when o.problem is null then coalesce(o.concurrency_limit, 1)::int end,
     case when o.problem is null then make_interval(secs => coalesce(o.delay_seconds, 0)) end, o.expires_at,
     o.on_duplicate, o.notify, o.idempotency_key
   from (
@@ -200,13 +200,13 @@ language sql stable as $$
           array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(j.options ->> 'priority', 'MEDIUM')) - 1
             as priority,
           (j.options ->> 'delay_seconds')::float8 as delay_seconds,
-          (j.options ->> 'timeout_seconds')::int as timeout_seconds,
+          (j.options ->> 'timeout_seconds')::bigint as timeout_seconds,  -- any number gets to the check of its range
           coalesce(j.options ->> 'delivery', 'at_least_once') as delivery,
           (j.options ->> 'expires_at')::timestamptz as expires_at,
-          (j.options ->> 'expires_in_seconds')::int as expires_in_seconds,
-          (j.options ->> 'deadline_seconds')::int as deadline_seconds,
+          (j.options ->> 'expires_in_seconds')::bigint as expires_in_seconds,
+          (j.options ->> 'deadline_seconds')::bigint as deadline_seconds,
           j.options ->> 'concurrency_key' as concurrency_key,
-          (j.options ->> 'concurrency_limit')::int as concurrency_limit,
+          (j.options ->> 'concurrency_limit')::bigint as concurrency_limit,
           coalesce(j.options ->> 'on_duplicate', 'reject') as on_duplicate,
           -- As they were written.
           case when jsonb_typeof(j.options -> 'retry_policy') <> 'null' then p_options -> 'retry_policy' end
@@ -220,6 +220,75 @@ language sql stable as $$
     left join hourbell.queues as q on q.name = o.queue
     left join hourbell.tenants as w on w.name = o.tenant offset 0) as o
 $$;
+
+-- Which option of a set has a value that cannot be read, and what is allowed; null: none. U+E000 stands for a character
+-- that cannot be stored.
+create or replace function hourbell.option_problem(p_options json) returns text
+language plpgsql stable as $$
+declare
+  o record;
+  given text;
+  name text;
+begin
+  if json_typeof(p_options) <> 'object' then return null; end if;
+  for o in select key, value from json_each(p_options) where json_typeof(value) <> 'null' loop
+    name := regexp_replace(o.key, '_(seconds|policy)$', '');  -- as in the other messages
+    if strpos(o.value::text, U&'\E000') > 0 then
+      return format('%s must not contain the character U+0000 or half of a surrogate pair', name);
+    end if;
+    begin
+      given := o.value::jsonb #>> '{}';
+      case o.key
+        when 'delay_seconds' then perform given::float8;
+        when 'timeout_seconds', 'deadline_seconds', 'expires_in_seconds', 'concurrency_limit' then perform given::int;
+        when 'expires_at' then perform given::timestamptz;
+        when 'notify' then perform given::boolean;
+        when 'retry_policy' then perform hourbell.read_retry_policy(o.value);
+        else null;
+      end case;
+    exception
+      when invalid_parameter_value then return sqlerrm;  -- of read_retry_policy
+      when statement_too_complex then return format('%s is nested too deeply', name);
+      when data_exception then
+        return format('%s must be %s', name, case o.key
+          when 'delay_seconds' then 'from 0 seconds to 3650 days'
+          when 'timeout_seconds' then 'from 1 to 86400 seconds, in whole seconds'
+          when 'deadline_seconds' then 'from 1 second to 366 days, in whole seconds'
+          when 'expires_in_seconds' then 'from 1 second to 30 days, in whole seconds'
+          when 'concurrency_limit' then 'a whole number from 1 to 10000'
+          when 'expires_at' then 'a time such as 2030-01-31T12:00:00Z'
+          when 'notify' then 'true or false'
+          when 'retry_policy'
+            then 'an object with whole numbers, a list of them in delays_seconds, and lists of kinds of failure'
+          when 'labels' then 'an object with text values'
+          else 'a text' end);
+    end;
+  end loop;
+  return null;
+end $$;
+
+-- The same for all sets of options, with the number of the set. Only for those that `read_options` could not read, so
+-- that it costs nothing otherwise.
+create or replace function hourbell.options_problem(p_options text, out number int, out problem text)
+language plpgsql stable as $$
+declare
+  -- Functions of json refuse the escapes of characters that cannot be stored, wherever they are. An escaped backslash
+  -- begins no escape.
+  paired constant text := regexp_replace(p_options,
+    '(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '\1_', 'g');
+  marked constant text := regexp_replace(paired,
+    '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1' || U&'\E000', 'g');
+  options json;
+begin
+  for number, options in
+    select o.number, o.options from json_array_elements(marked::json) with ordinality as o(options, number)
+  loop
+    problem := hourbell.option_problem(options);
+    if problem is not null then return; end if;
+  end loop;
+  number := null;
+exception when data_exception or statement_too_complex then number := null;  -- not JSON, or not an array
+end $$;
 
 -- Whether a JSON text has more than 32 arrays and objects inside each other, as MAX_DEPTH in documents/kinds.py. Most
 -- have not that many brackets at all.
@@ -364,8 +433,11 @@ begin
       o := 0;
     end if;
   exception when data_exception or statement_too_complex then  -- the latter: nested too deeply
-    if k = 0 or n = 1 then
-      return query select 1, null::bigint, 'invalid', null::bigint, sqlerrm;
+    select * into options from hourbell.options_problem(p_options);
+    if options.problem is not null or k = 0 or n = 1 then
+      return query
+        select coalesce(array_position(p_options_of, options.number), 1), null::bigint, 'invalid', null::bigint,
+          coalesce(options.problem, sqlerrm);
       return;
     end if;
   end;
@@ -600,7 +672,7 @@ begin
         into new
         from (
           select n.now, coalesce(p_at[1], n.now + make_interval(secs => coalesce(n.delay_seconds, 0))) as at,
-            n.delay_seconds, (options ->> 'timeout_seconds')::int as timeout_seconds,
+            n.delay_seconds, (options ->> 'timeout_seconds')::bigint as timeout_seconds,
             coalesce((options ->> 'notify')::boolean, true) as notify,
             (array_position('{CRITICAL,HIGH,MEDIUM,LOW}'::text[], coalesce(options ->> 'priority', 'MEDIUM')) - 1)
               ::smallint as priority

@@ -190,7 +190,8 @@ begin
       return;
     end if;
   exception when data_exception or statement_too_complex then
-    outcome := 'invalid'; detail := sqlerrm;
+    outcome := 'invalid';
+    detail := coalesce((select o.problem from hourbell.options_problem('[' || p_options || ']') as o), sqlerrm);
     return;
   end;
   unknown := (

@@ -117,7 +117,7 @@ end $$;
 -- Records the job of a schedule, and that a declaration was applied to it, if it still has the version that it got from
 -- it and no other declaration leads by now. False: it must be compared again.
 create or replace function hourbell.record_declaration(
-  p_app text, p_key text, p_digest text, p_revision bigint, p_job bigint, p_version int
+  p_app text, p_key text, p_digest text, p_job bigint, p_version int
 ) returns boolean
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -127,8 +127,8 @@ begin
   valid := found and exists (
     select from hourbell.wanted_schedules(p_app) as w where w.key = p_key and w.digest = p_digest);
   update hourbell.declared
-  set job = p_job, applied_digest = case when valid then p_digest end, revision = p_revision, problem = null,
-    problem_digest = null, problem_at = null
+  set job = p_job, applied_digest = case when valid then p_digest end, problem = null, problem_digest = null,
+    problem_at = null
   where app = p_app and key = p_key and retired_at is null;
   return valid and found;
 end $$;

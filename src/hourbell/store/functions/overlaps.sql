@@ -23,12 +23,16 @@ language sql immutable
 return e.attempt > coalesce(e.replayed_attempt, 0) or e.fence > coalesce(e.replayed_fence, 0);
 
 -- The live executions of a job that block a newcomer: ready, leased, or between two attempts. p_newcomers were just
--- taken from due. A retry is the earlier run, never a newcomer, wherever its row is.
+-- taken from due. A retry is the earlier run, never a newcomer, wherever its row is. An execution on which the gate has
+-- failed is a newcomer when it is retried.
 -- `offset 0` keeps a lookup a lookup: without it the planner may hash the whole table for one row.
 create or replace function hourbell.blocking_runs(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
 language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
-  where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = hourbell.blocker_job() offset 0)
+  where not exists (
+      select from hourbell.parked as p
+      where p.id = e.id and (p.kind + 0 = hourbell.blocker_job()
+        or (p.kind + 0 = hourbell.blocker_failure() and not hourbell.has_started(e))) offset 0)
     and (hourbell.has_started(e) or (not e.id = any (p_newcomers) and not exists (
       select from hourbell.due as d where hourbell.tier(d.priority, d.flags) = any (hourbell.tiers_of(e.priority))
         and d.run_at = e.run_at and d.id = e.id offset 0)))

@@ -46,6 +46,7 @@ begin
   select array_agg(room order by pos) into rooms
   from (
     select pos, case
+      when n.kind = hourbell.blocker_failure() then 0  -- `retry_failed` takes them
       when n.kind = hourbell.blocker_job() then 1000
       when n.kind = hourbell.blocker_concurrency_key() then (
         select e.key_limit from (

@@ -29,7 +29,7 @@ end $$;
 -- and the slab against every transaction that takes the execution from this run: it is taken before, and this sees it,
 -- or after the checkpoint is stored, and the next run has it.
 create or replace function hourbell.set_checkpoint(
-  p_session bigint, p_token uuid, p_id bigint, p_fence bigint, p_value text, p_now timestamptz
+  p_session bigint, p_token uuid, p_id bigint, p_fence bigint, p_value text
 ) returns boolean
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
@@ -38,10 +38,9 @@ begin
   if not found then return false; end if;
   perform from hourbell.leased where session = p_session and fence = p_fence and p_id = any (ids) for key share;
   if not found then return false; end if;
-  insert into hourbell.checkpoints (id, fence, value, at)
-  select id, fence, p_value::json, p_now from hourbell.leases
-  where session = p_session and fence = p_fence and id = p_id
-  on conflict (id) do update set fence = excluded.fence, value = excluded.value, at = excluded.at;
+  insert into hourbell.checkpoints (id, value)
+  select id, p_value::json from hourbell.leases where session = p_session and fence = p_fence and id = p_id
+  on conflict (id) do update set value = excluded.value;
   return found;
 end $$;
 

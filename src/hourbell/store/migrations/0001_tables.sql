@@ -27,7 +27,6 @@ alter table hourbell.migrations
 create table hourbell.function_sets (
   digest    text primary key,      -- the suffix of its functions' names
   version   text not null,         -- of the program that loaded it
-  loaded_at timestamptz not null,
   used_at   timestamptz not null,  -- renewed by running processes; a set unused for days is dropped
   -- The functions with fixed names (hourbell.enqueue and others) call this set, so it is not dropped.
   is_public boolean not null default false
@@ -481,13 +480,11 @@ create table hourbell.reruns (
 -- Up to which execution housekeeping has looked for rows of executions that have ended.
 create sequence hourbell.reruns_cursor minvalue 0 start 0;
 
--- The last checkpoint of an execution, written by the session that held it under this fence, and sent with its next
--- claim. Kept until the execution has ended and has no dead letter.
+-- The last checkpoint of an execution, sent with its next claim. Kept until the execution has ended and has no dead
+-- letter.
 create table hourbell.checkpoints (
   id    bigint primary key,
-  fence bigint not null,
-  value json not null check (octet_length(value::text) <= 65536),
-  at    timestamptz not null
+  value json not null check (octet_length(value::text) <= 65536)
 ) with (fillfactor = 70, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create sequence hourbell.checkpoints_cursor minvalue 0 start 0;  -- as reruns_cursor
 
@@ -735,7 +732,6 @@ create table hourbell.declared (
   tenant         text,         -- of its job; null: it never had one
   job            bigint,       -- null: not created yet, or retired
   applied_digest text,         -- of the declaration; null: it is being applied
-  revision       bigint,       -- of the manifest that had it
   unwanted_since timestamptz,  -- no live manifest declares it since then; null: one does, or none is live
   retired_at     timestamptz,  -- its job is deleted, or about to be
   problem        text,         -- why problem_digest could not be applied

@@ -49,19 +49,33 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transa
 declare
   declared jsonb;
   made record;
+  problem text;
 begin
   if at is not null and delay is not null then
     raise exception using errcode = 'HB001', message = 'at and delay exclude each other', hint = 'Give one of them.';
   elsif unique_key = '' then
     raise exception using errcode = 'HB001', message = 'unique_key must be 1 to 200 printable characters',
       hint = 'Leave it out, or give it a value.';
+  elsif strpos(concat(retry, labels), '\u') > 0 then  -- PostgreSQL's error would not name the argument
+    select o.problem into problem
+    from hourbell.options_problem(
+      json_build_array(json_build_object('retry_policy', retry, 'labels', labels))::text) as o;
+    if problem is not null then
+      raise exception using errcode = 'HB001', message = problem, detail = 'Nothing was enqueued.',
+        hint = 'Correct the call of hourbell.enqueue.';
+    end if;
   end if;
   select t.defaults::jsonb into declared from hourbell.tasks as t where t.name = task;
   select * into made from hourbell.enqueue_jobs(
     jsonb_build_array(coalesce(declared, '{}') || jsonb_strip_nulls(jsonb_build_object(
       'task', task, 'tenant', tenant, 'queue', queue, 'priority', priority,
-      'delay_seconds', extract(epoch from delay)::float8, 'timeout_seconds', ceil(extract(epoch from timeout))::int,
-      'retry_policy', retry, 'expires_at', expires_at, 'deadline_seconds', ceil(extract(epoch from deadline))::int,
+      'delay_seconds', extract(epoch from delay)::float8,
+      -- Within a bigint: PostgreSQL 17 has infinite intervals.
+      'timeout_seconds', case when timeout is not null then
+        ceil(greatest(-1, least(extract(epoch from timeout), 1e15)))::bigint end,
+      'retry_policy', retry, 'expires_at', expires_at,
+      'deadline_seconds', case when deadline is not null then
+        ceil(greatest(-1, least(extract(epoch from deadline), 1e15)))::bigint end,
       'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'on_duplicate', on_duplicate,
       'notify', notify)) || case when nullif(labels::jsonb, 'null') is not null
         then jsonb_build_object('labels', coalesce(declared -> 'labels', '{}') || labels::jsonb) else '{}' end)::text,

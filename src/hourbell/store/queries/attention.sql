@@ -69,6 +69,14 @@ select count(*) over ()::int as n, d.job, d.unwanted_since as since, d.tenant as
 from hourbell.declared as d where d.job = any (hourbell.retiring_jobs())
 order by d.unwanted_since, d.app, d.key limit 1
 
+-- name: not_admitted
+-- Executions that are parked because the gate failed on them, up to $1, with one of them.
+select w.n, w.first, (select e.run_at from hourbell.executions as e where e.id = w.first) as since
+from (
+  select count(*)::int as n, min(p.id) as first
+  from (select id from hourbell.parked where kind = hourbell.blocker_failure() limit $1) as p) as w
+where w.n > 0
+
 -- name: monitors_down
 -- Monitors that are down, among 10,000.
 select m.id, m.job, m.down_since, (select name from hourbell.jobs as j where j.id = m.job) as job_name,

@@ -72,12 +72,16 @@ join hourbell.queues as q on q.id = w.queue
 group by q.id, q.name order by sum(w.n) desc limit 10
 
 -- name: stuck
--- Workers and sessions that expired before $1; suspects; notices that were written before $1; dead letters since $3.
--- $2 is now.
+-- Workers and sessions that expired before $1; executions on which the gate failed, and the first of them; suspects;
+-- notices that were written before $1; dead letters since $3. $2 is now.
 select
   (select count(*)::int from hourbell.sessions
    where expires_at > $2 and id <> hourbell.awaiting_session()) as workers,
   (select count(*)::int from hourbell.sessions where expires_at < $1) as expired_sessions,
+  (select count(*)::int from (
+     select from hourbell.parked where kind = hourbell.blocker_failure() limit 1000) as f) as not_admitted,
+  (select id from hourbell.parked where kind = hourbell.blocker_failure()
+   order by kind, key, priority, rank, id limit 1) as first_not_admitted,
   (select count(*)::int from (select from hourbell.suspects limit 1000) as s) as suspects,
   (select count(*)::int from (select from hourbell.notices where at < $1 order by id limit 1000) as n) as notices,
   (select count(*)::int from (select from hourbell.dead_letters where died_at > $3 limit 10000) as d) as dead_letters

@@ -13,8 +13,7 @@ update hourbell.function_sets set used_at = hourbell.clock() where digest = $1 r
 
 -- name: insert
 -- Records that a function set was loaded, and by which version.
-insert into hourbell.function_sets (digest, version, loaded_at, used_at)
-values ($1, $2, hourbell.clock(), hourbell.clock())
+insert into hourbell.function_sets (digest, version, used_at) values ($1, $2, hourbell.clock())
 
 -- name: unused
 -- Other function sets that no process has used for this long, each with its routines in the form

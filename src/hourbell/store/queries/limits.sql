@@ -43,7 +43,8 @@ update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 -- name: blocker_of
 -- The blocker under which an execution is parked, one execution that holds what it waits for, the limit and how much
 -- of it is in use, whether it is the first in the line, and when its token arrives if it is not overtaken; if it waits
--- for a worker with its task, the name of the task, or null for webhooks. $2 now.
+-- for a worker with its task, the name of the task, or null for webhooks; when the gate tries again if it failed. $2
+-- now.
 select p.kind, p.key,
   case p.kind
     when hourbell.blocker_job() then (select e.id from hourbell.blocking_runs(p.key, '{}') as e
@@ -64,7 +65,9 @@ select p.kind, p.key,
       and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id)) as is_first,
   p.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task,
   case when p.kind = hourbell.blocker_task() then (
-    select t.name from hourbell.tasks as t where t.id = (p.key & 4294967295)::int) end as task
+    select t.name from hourbell.tasks as t where t.id = (p.key & 4294967295)::int) end as task,
+  case when p.kind = hourbell.blocker_failure() then (
+    select min(at) from hourbell.gate_wakeups as w where w.kind = p.kind and w.key = p.key) end as retried_at
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 cross join lateral (

@@ -13,7 +13,7 @@ select hourbell.note_unwanted($1, $2, $3, $4, $5)
 select hourbell.begin_declaration($1, $2, $3, $4)
 
 -- name: record_declaration
-select hourbell.record_declaration($1, $2, $3, $4, $5, $6)
+select hourbell.record_declaration($1, $2, $3, $4, $5)
 
 -- name: note_problem
 select hourbell.note_problem($1, $2, $3, $4, $5)

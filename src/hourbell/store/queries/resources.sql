@@ -184,8 +184,8 @@ suspects as materialized (select id from hourbell.suspects limit $3),
 parked as materialized (
   select k.kind, p.id
   from unnest(array[hourbell.blocker_queue(), hourbell.blocker_target(), hourbell.blocker_concurrency_key(),
-    hourbell.blocker_job(), hourbell.blocker_task()]) as k(kind)
-  cross join lateral (select id from hourbell.parked as p where p.kind = k.kind limit $3 / 5) as p),
+    hourbell.blocker_job(), hourbell.blocker_task(), hourbell.blocker_failure()]) as k(kind)
+  cross join lateral (select id from hourbell.parked as p where p.kind = k.kind limit $3 / 6) as p),
 own as materialized (
   select w.tenant, p.n from unnest($1::int[]) as w(tenant)
   cross join lateral (
@@ -215,6 +215,6 @@ select o.tenant, o.n + coalesce((select n from found as f where f.tenant = o.ten
   o.n < $4 and (select count(*) from due) < $3 and (select count(*) from slabs) < $3
     and (select count(*) from suspects) < $3
   and not exists (select from ready group by queue, priority having count(*) >= (select most from part))
-  and not exists (select from parked group by kind having count(*) >= $3 / 5)
+  and not exists (select from parked group by kind having count(*) >= $3 / 6)
   and (select count(*) from (select from hourbell.queues limit 1001) as q) <= 1000 as examined_all
 from own as o
