@@ -765,6 +765,41 @@ def test_the_figures_are_those_of_the_chosen_window(watched: Watched) -> None:
     assert watched.problems() == []
 
 
+# Figures that reach into the padding of their cells.
+OVERFLOWING = """Array.from(document.querySelectorAll("main b:only-of-type")).filter((each) => {
+  const cell = each.parentElement;
+  const end = cell.getBoundingClientRect().right - parseFloat(getComputedStyle(cell).paddingRight);
+  return each.getBoundingClientRect().right > end + 0.5;
+}).map((each) => each.textContent)"""
+
+
+def test_long_durations_fit_their_figures_at_every_width(watched: Watched) -> None:
+    def slow(overview: Any) -> None:
+        overview["lateness_ms"] = {"p50": 1_003_000, "p95": 3_599_000, "p99": 86_340_000}
+
+    overview_with(watched, slow)
+    watched.open("/")
+    expect(watched.page.get_by_text("23 h 59 min", exact=True)).to_be_visible()
+    for width in (390, 768, 1_000, 1_250, 1_300, 1_390, 1_440):
+        watched.page.set_viewport_size({"width": width, "height": 900})
+        assert watched.page.evaluate(OVERFLOWING) == [], width
+    assert watched.problems() == []
+
+
+def test_an_empty_column_of_errors_leaves_its_width_to_the_names(watched: Watched) -> None:
+    page = watched.page
+    page.set_viewport_size({"width": 1_300, "height": 900})
+    for status, is_empty in (("SUCCEEDED", True), ("DEAD", False)):
+        watched.open(f"/executions?status={status}")
+        job, error = (
+            page.get_by_role("columnheader", name=name).bounding_box() for name in ("Job", "Error")
+        )
+        assert job is not None
+        assert error is not None
+        assert (error["width"] < job["width"]) is is_empty
+    assert watched.problems() == []
+
+
 def test_an_old_event_of_the_stream_does_not_hide_what_was_read_since(watched: Watched) -> None:
     page = watched.page
     row = page.get_by_role("row").filter(has_text="Critical")
