@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ PATIENCE_SECONDS = 60.0
 class Up:
     """One `hourbell up` process on a data folder."""
 
-    def __init__(self, folder: Path, **env: str) -> None:
+    def __init__(self, folder: Path, closed: int | None = None, **env: str) -> None:
+        """`closed`: the number of a stream that it does not get."""
         self.port = free_port()
         self.folder = folder
         self.greeting = ""
@@ -47,6 +49,7 @@ class Up:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # a group of its own, as a terminal gives it one
+            preexec_fn=None if closed is None else partial(os.close, closed),
         )
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> Any:
@@ -260,6 +263,17 @@ def test_a_second_ctrl_c_stops_at_once_what_runs_and_postgresql_too(
     assert servers_of(data) == []
     assert backends
     assert not any(alive(process) for process in backends)
+
+
+def test_without_a_stdout_it_works_and_drains(data: Path, started: list[Up]) -> None:
+    up = Up(data, closed=1)
+    started.append(up)
+    up.until_ready()
+    job = up.ask("POST", "/api/v1/jobs", hello(up.port), key="silent")
+    eventually(lambda: up.fates(job["job_id"]) == ["SUCCEEDED"])
+    assert "Traceback" not in up.interrupt()
+    assert up.process.returncode == 0
+    assert servers_of(data) == []
 
 
 def test_a_second_start_finds_the_old_data(data: Path, started: list[Up]) -> None:

@@ -76,14 +76,12 @@ async def _run(
             if parts.worker is not None:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, parts.report)
             tune_garbage_collector()
-            click.echo(greet(settings, parts))
+            _tell(greet(settings, parts))
             await stop.wait()
-            click.echo(
-                "Draining; press Ctrl-C again to stop now (running executions will run again)."
-            )
+            _tell("Draining; press Ctrl-C again to stop now (running executions will run again).")
             _on_stops(control, partial(_stop_now, settings), lambda: None)
     flush_traces()
-    click.echo("Stopped.")
+    _tell("Stopped.")
     # Python would wait for handler threads and tasks that cannot be stopped. Their executions are
     # recorded as interrupted and run again elsewhere.
     sys.stdout.flush()
@@ -173,9 +171,17 @@ def _stop_now(settings: Settings) -> None:
     try:
         if settings.database_url is None:
             stop_at_once(settings.data_dir)
-        click.echo("Stopped.")
+        _tell("Stopped.")
     finally:
         os._exit(INTERRUPTED)
+
+
+def _tell(text: str) -> None:
+    """Print what a process does. It works the same if stdout is closed, or on a full disk."""
+    try:
+        click.echo(text)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def database_problem(
