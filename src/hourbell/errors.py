@@ -2,7 +2,8 @@
 
 raised to callers     InvalidArguments, UnknownTask, UnknownQueue, UnknownTenant, DuplicateJob,
                       KeyBusy, QuotaExceeded, NotInTransaction, WrongConnection, NotOpen,
-                      NoDatabase, NotMigrated, StoreUnavailable, NotFound, JobFailed, WaitTimeout
+                      NoDatabase, NotMigrated, StoreUnavailable, NotFound, JobFailed,
+                      ResultNotStored, WaitTimeout
 raised by handlers    Snooze, RetryAfter, Cancel, Dead
 raised into handlers  LeaseLost, Suspend
 raised at decoration  InvalidTask
@@ -137,6 +138,13 @@ class JobFailed(HourbellError):
         because = f" ({reason})" if reason else ""
         super().__init__(f"Job {job} ended as {fate}{because}. {error or ''}".rstrip())
         self.fate, self.reason, self.error = fate, reason, error
+
+
+class ResultNotStored(HourbellError):
+    """The job succeeded, but its result was too long or not JSON."""
+
+    code = "result_not_stored"
+    title = "The result was not stored"
 
 
 class WaitTimeout(HourbellError, TimeoutError):

@@ -179,6 +179,15 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False, tag_field="outcome", tag=
     result: Any = None  # a small JSON value
 
 
+class Unsendable:
+    """In place of a result that the process of a function cannot send to the worker."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
 class Failed(msgspec.Struct, frozen=True, tag_field="outcome", tag="failed"):
     """The attempt failed; the retry policy decides what follows."""
 

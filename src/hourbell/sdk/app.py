@@ -21,6 +21,7 @@ from hourbell.errors import (
     JobFailed,
     NoDatabase,
     NotOpen,
+    ResultNotStored,
     UnknownTask,
 )
 from hourbell.model.ids import parse_group_id, parse_job_id
@@ -504,6 +505,8 @@ class App:
     def _result(self, job: str, view: JobView) -> Any:
         if view.status != "SUCCEEDED":
             raise JobFailed(job, view.status, view.reason, view.error)
+        if view.error is not None:
+            raise ResultNotStored(f"Job {job} succeeded. {view.error}")
         task = self.tasks.get(view.task)
         return view.result if task is None else task._signature.result(view.result)
 

@@ -87,7 +87,7 @@ class Job(Generic[R_co]):
         return view.status
 
     async def result(self, timeout: Seconds) -> R_co:  # noqa: ASYNC109
-        """Wait for the task's result. Raises JobFailed if it did not succeed, WaitTimeout."""
+        """Wait for the task's result. Raises JobFailed if it did not succeed, ResultNotStored, WaitTimeout."""
         view = await self._app._own(lambda own: own.wait(self._number, timeout))
         result: R_co = self._app._result(self.id, view)
         return result

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from hourbell.dispatch import Settlement
-from hourbell.engine.life.settlement import settlement
+from hourbell.engine.life.settlement import SUCCEEDED, settlement
 from hourbell.model.executions import (
     TIMEOUT,
     Cancelled,
@@ -258,16 +258,24 @@ class Executions:
             del self._by_id[execution.claimed.execution_id]
         else:
             waited_ms = int((started - execution.start_at) * 1000)
-            self._settler.put(
-                settlement(
-                    execution.claimed,
-                    execution.spec,
-                    outcome,
-                    waited_ms if waited_ms > 0 else 0,
-                    int(took * 1000),
-                    None if deadline is None else deadline - now,
-                )
+            decided = settlement(
+                execution.claimed,
+                execution.spec,
+                outcome,
+                waited_ms if waited_ms > 0 else 0,
+                int(took * 1000),
+                None if deadline is None else deadline - now,
             )
+            if decided.kind == SUCCEEDED and decided.error is not None:
+                log.warning(
+                    "result not stored",
+                    execution_id=execution_text(execution.claimed.execution_id),
+                    job_id=job_text(execution.claimed.job_id),
+                    attempt=execution.claimed.attempt,
+                    tenant=execution.claimed.tenant_id,
+                    why=decided.error,
+                )
+            self._settler.put(decided)
         if execution.spec is not None:
             if type(outcome) is not Released:
                 self._counts.ended(execution.spec, took)

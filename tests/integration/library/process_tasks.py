@@ -59,6 +59,11 @@ def fail(kind: str) -> None:
     sys.exit("leaving")
 
 
+@app.task(process=True)
+def return_an_object() -> object:
+    return object()
+
+
 @app.task(process=True, retry=Retry.fixed(0, every=0))
 def die(ctx: SyncContext, how: str, times: int) -> int:
     """Die in the first attempts."""

@@ -11,6 +11,7 @@ import pytest
 
 from hourbell import Job, TaskSet, WorkerOptions
 from hourbell.engine.core import Engine
+from hourbell.errors import ResultNotStored
 from hourbell.model.ids import parse_job_id
 from hourbell.sdk.processes import pool
 from integration.library import late_app, process_tasks
@@ -29,6 +30,7 @@ from integration.library.process_tasks import (
     outlast,
     pid_of_call,
     pid_of_one_of_two_calls,
+    return_an_object,
 )
 from integration.life.support import eventually
 
@@ -98,6 +100,15 @@ async def test_a_process_is_kept_and_has_a_context_and_its_outcomes_are_those_of
     status, reason, error = await ended(await fail.enqueue("interrupt"))
     assert (status, reason, error) == ("DEAD", "retries_exhausted", "KeyboardInterrupt: mine")
     assert await (await pid_of_call.enqueue()).result(20) == pids[0]
+
+
+async def test_a_result_that_a_process_cannot_send_does_not_repeat_the_run(one: None) -> None:
+    job = await return_an_object.enqueue()
+    why = "is not JSON and was not stored: TypeError: Encoding objects of type object"
+    with pytest.raises(ResultNotStored, match=why):
+        await job.result(20)
+    view = await job.get()
+    assert (view.status, view.attempt) == ("SUCCEEDED", 1)
 
 
 async def test_a_process_is_replaced_after_max_calls(one: None) -> None:

@@ -27,7 +27,7 @@ from hourbell import (
     current,
 )
 from hourbell.engine.core import Engine
-from hourbell.errors import ConfigurationError, LeaseLost
+from hourbell.errors import ConfigurationError, LeaseLost, ResultNotStored
 from integration.library import process_tasks
 from integration.life.support import eventually
 
@@ -427,19 +427,34 @@ async def test_a_worker_drains_when_its_context_ends(app: App) -> None:
     assert ended == [True]
 
 
-async def test_a_result_that_is_not_json_does_not_repeat_the_run(app: App) -> None:
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (object(), "The result is not JSON and was not stored: "),
+        ("x" * 20_000, "The result was not stored: it has 20002 bytes, the maximum is 16384."),
+    ],
+)
+async def test_a_result_that_cannot_be_stored_does_not_repeat_the_run(
+    app: App, result: object, why: str
+) -> None:
     ran: list[int] = []
 
     @app.task(name="charge")
     async def charge() -> object:
         ran.append(1)
-        return object()
+        return result
 
-    async with app, app.worker(FAST):
-        status, _, error = await fate(app, await charge.enqueue())
+    with capture_logs() as logged:
+        async with app, app.worker(FAST):
+            job = await charge.enqueue()
+            status, _, error = await fate(app, job)
+            with pytest.raises(ResultNotStored, match=f"Job {job.id} succeeded. {why}"):
+                await job.result(20)
     assert (status, ran) == ("SUCCEEDED", [1])
     assert error is not None
-    assert error.startswith("The result is not JSON and was not stored")
+    assert error.startswith(why)
+    (line,) = (line for line in logged if line["event"] == "result not stored")
+    assert (line["execution_id"], line["why"]) == (job.execution_id, error)
 
 
 async def test_a_handler_sees_that_it_was_asked_to_stop(app: App) -> None:

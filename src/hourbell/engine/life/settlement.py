@@ -21,6 +21,7 @@ from hourbell.model.executions import (
     Released,
     Snoozed,
     Succeeded,
+    Unsendable,
 )
 from hourbell.model.jobs import SentSpec
 from hourbell.model.policies import Delivery, Retry, decide, is_final, retry_delay_seconds
@@ -130,7 +131,8 @@ def _result(value: object) -> tuple[str | None, str | None]:
     try:
         encoded = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        return None, clean(f"The result is not JSON and was not stored: {error}")
+        why = value.why if isinstance(value, Unsendable) else error
+        return None, clean(f"The result is not JSON and was not stored: {why}")
     if len(encoded) > MAX_RESULT_BYTES:
         return (
             None,

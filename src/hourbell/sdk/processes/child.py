@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
-    """Run one call; return its outcome, and the traceback of an exception."""
+    """Run one call; return its outcome, and the text that `Ended` has with it."""
     task = app.tasks.get(call.task)
     if task is None:
         return Failed(
@@ -212,7 +212,7 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
         args = (context, *found.args) if task.takes_context else found.args
         with _within(call.traceparent):
             result = task._signature.storable(task.fn(*args, **found.kwargs))
-        return Succeeded(_sendable(result, context)), ""
+        return _sendable(result)
     except Mismatch as error:  # this process has imported another version than its worker
         return Failed(str(error), PAYLOAD_MISMATCH), ""
     except Suspend as waits:
@@ -234,14 +234,13 @@ def _within(traceparent: str | None) -> AbstractContextManager[None]:
     return remote_parent(traceparent)
 
 
-def _sendable(result: object, context: SyncContext) -> object:
-    """The result, or None if it cannot be sent: the run is not repeated because of that."""
+def _sendable(result: object) -> tuple[Outcome, str]:
+    """The success, or why its result cannot be sent: the run is not repeated because of that."""
     try:
         framed(Ended(Succeeded(result)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        context.log.warning("result not stored", why=str(error))
-        return None
-    return result
+        return Succeeded(), f"{type(error).__name__}: {error}"
+    return Succeeded(result), ""
 
 
 def _stop(pipe: Pipe, number: int, frame: FrameType | None) -> None:

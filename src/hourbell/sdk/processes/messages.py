@@ -72,7 +72,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """The function has returned or raised."""
 
     outcome: Outcome
-    traceback: str = ""
+    text: str = ""  # the traceback of an exception, or why a result cannot be sent
 
 
 ToProcess = Call | Answer | Stop

@@ -18,7 +18,15 @@ import structlog
 from hourbell.actions import Run
 from hourbell.errors import Cancel, ConfigurationError, Snooze, Suspend
 from hourbell.model.errors import StoreUnavailable
-from hourbell.model.executions import Accepted, Cancelled, Failed, Outcome, Snoozed, Succeeded
+from hourbell.model.executions import (
+    Accepted,
+    Cancelled,
+    Failed,
+    Outcome,
+    Snoozed,
+    Succeeded,
+    Unsendable,
+)
 from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App
 from hourbell.sdk.outcomes import ProcessDied, ProcessTaskFailed
@@ -289,7 +297,7 @@ def _result(ended: Ended) -> Any:
     """What the function returned; raises what it raised."""
     outcome: Outcome = ended.outcome
     if isinstance(outcome, Succeeded):
-        return outcome.result
+        return Unsendable(ended.text) if ended.text else outcome.result
     if isinstance(outcome, Snoozed):
         raise Snooze(outcome.delay_seconds)
     if isinstance(outcome, Cancelled):
@@ -298,7 +306,7 @@ def _result(ended: Ended) -> Any:
         raise Suspend(outcome.token_digest, outcome.within_seconds)
     assert isinstance(outcome, Failed)
     error = ProcessTaskFailed(outcome)
-    error.add_note(ended.traceback)
+    error.add_note(ended.text)
     raise error
 
 
