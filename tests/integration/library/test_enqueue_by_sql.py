@@ -457,6 +457,8 @@ async def test_a_call_replaces_a_waiting_job_and_takes_its_time_from_now(
         ("on_duplicate => 'keep'", "HB001", "on_duplicate needs a unique_key"),
         ("concurrency_limit => 2", "HB001", "concurrency_limit needs a concurrency_key"),
         ("expires_at => '2001-02-03Z'", "HB001", "expires_at has already passed"),
+        ("at => 'infinity', expires_at => '2031-02-03Z'", "HB001", "at is too late"),
+        ("expires_at => 'infinity'", "HB001", "expires_at must be from 1 second to 30 days"),
         ("deadline => '0 seconds'", "HB001", "deadline must be from 1 second"),
         ("timeout => '25 hours'", "HB001", "timeout must be from 1 to 86400"),
         ("timeout => '178000000 years'", "HB001", "timeout must be from 1 to 86400"),

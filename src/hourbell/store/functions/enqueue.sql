@@ -322,7 +322,8 @@ return case
   when p_at + make_interval(secs => p_deadline_seconds) <= p_now
     then 'deadline has already passed, so the job would never run'
   when p_expires_at <= p_now then 'expires_at has already passed, so the job would never run'
-  when not p_expires_at - coalesce(p_at, p_now + p_delay) between interval '1 second' and interval '30 days'
+  when not isfinite(p_expires_at)
+    or not p_expires_at - coalesce(p_at, p_now + p_delay) between interval '1 second' and interval '30 days'
     then 'expires_at must be from 1 second to 30 days after the time of the job'
   when hourbell.is_payload(p_payload) is not true
     then 'the payload must be a JSON object of at most 262144 bytes, nested at most 32 deep' end;
@@ -699,7 +700,8 @@ begin
         cross join hourbell.read_options(p_options::json -> 0) as o
         cross join lateral (
           select n.now, a.at, case when o.expires_at is null then o.start_seconds
-            else floor(extract(epoch from o.expires_at - a.at))::int end as start_seconds
+            when isfinite(o.expires_at) and isfinite(a.at) then floor(extract(epoch from o.expires_at - a.at))::int
+            end as start_seconds
           from (select coalesce(p_at[1], n.now + o.delay) as at offset 0) as a offset 0) as x
         where o.outcome is null and not o.has_quota and o.idempotency_key is null
           and hourbell.job_problem(
