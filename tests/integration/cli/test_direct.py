@@ -55,6 +55,15 @@ async def test_a_job_is_created_explained_and_deleted_without_a_server(direct: C
     )
 
 
+async def test_a_job_that_no_worker_at_all_serves_is_noted(direct: Command) -> None:
+    connection = await asyncpg.connect(direct.env["HOURBELL_DATABASE_URL"])
+    await connection.execute("delete from hourbell.sessions")
+    await connection.close()
+    create = ("jobs", "create", "waits", "--cron", "@daily", "--task", "count")
+    created = await asyncio.to_thread(direct.good, *create)
+    assert "Note: no live worker runs the task count in the queue default" in created.err
+
+
 @pytest.mark.parametrize(
     ("bound", "says"),
     [
