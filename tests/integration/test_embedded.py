@@ -153,7 +153,7 @@ async def test_an_app_brings_its_own_server_only_if_it_says_so_and_others_join_i
         return app
 
     async def refuses_to_open() -> None:
-        with pytest.raises(NoDatabase, match="set HOURBELL_DATABASE_URL"):
+        with pytest.raises(NoDatabase, match="neither HOURBELL_DATABASE_URL nor"):
             await shop(embedded=False).open()
 
     await refuses_to_open()

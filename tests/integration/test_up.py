@@ -351,7 +351,7 @@ def test_a_wrong_setting_is_named(folder: Path) -> None:
     [
         ("postgresql://me:secret@127.0.0.1:9/x", "refused"),
         ("postgresql://me:secret@no.such.host.invalid/x", "not known"),
-        ("postgresql:///x?host=/no/such/folder", "No such file"),
+        ("postgresql:///x?host=/no/such/folder", "the socket of the server does not exist"),
     ],
 )
 def test_a_database_that_cannot_be_reached_is_named_with_the_reason(

@@ -56,11 +56,12 @@ _MAY_LOAD_AN_APP = ("up", "worker")
 
 class _CommandsOnDemand(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
+        has_stdout = sys.stdout is not None
         _open_closed_streams()
         try:
             return super().main(*args, **extra)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EBADF):
+            if error.errno != errno.ENOSPC and (has_stdout or error.errno != errno.EBADF):
                 raise
             # Python would write the rest again when it exits.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115

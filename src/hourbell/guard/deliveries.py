@@ -147,7 +147,7 @@ class Guard:
         `now` is in seconds since 1970, if it is not the current time. Raises BadSignature or TooOld, and
         TypeError for a body that is not bytes.
         """
-        if not isinstance(body, bytes | bytearray):
+        if not isinstance(body, bytes | bytearray | memoryview):
             raise TypeError(
                 f"the body must be bytes, exactly as received, not {type(body).__name__}: a body that was "
                 f"decoded cannot be verified"

@@ -219,9 +219,10 @@ class AppRunner:
             return _DONE if result is None else Succeeded(task._signature.storable(result))
         except ProcessDied as death:
             return await self._crashed(task, run, death)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as error:  # also KeyboardInterrupt: signals raise none in a worker
+        # Also KeyboardInterrupt: `hourbell worker` and `up` handle Ctrl-C themselves, so it is the task's own.
+        except BaseException as error:
             if isinstance(waits := decision_of(error), Suspend):
                 return _suspended(waits, run)
             outcome = outcome_of(error, task, context().log)

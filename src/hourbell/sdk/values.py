@@ -314,7 +314,9 @@ def check_options(
             raise error(f"{where}: {name} must be {expected}, not {shown_value(value)}.")
         if name in _BOUNDS:
             low, high = _BOUNDS[name]
-            if not low <= seconds_of(value, name) <= high:
+            # Compared as they are: neither a huge number nor NaN becomes a float here.
+            seconds = value.total_seconds() if isinstance(value, timedelta) else value
+            if not low <= seconds <= high:
                 raise error(
                     f"{where}: {name} must be from {low} to {high} seconds, not {shown_value(value)}."
                 )

@@ -64,8 +64,12 @@ def shown_dsn(dsn: str) -> str:
         parts = urlsplit(dsn)
     except ValueError:
         return "?"
-    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        return "?"  # a password with an unescaped / or # would be a part of what is shown
+    # Another form of DSN, or a password with an unescaped / or #, would be shown as a part of the name.
+    if (
+        parts.scheme not in ("postgres", "postgresql")
+        or "@" in f"{parts.path}{parts.query}{parts.fragment}"
+    ):
+        return "?"
     name = parts.path.removeprefix("/") or "?"
     where = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", [""])[0]
     return f"{name} on {where}" if where else name

@@ -483,7 +483,8 @@ async def test_what_waits_of_a_schedule_that_will_be_retired_needs_no_attention(
         ),
         "schedules_retiring": (
             1,
-            "app:shop/gone is no longer declared by any live worker, and will be retired after ten minutes.",
+            "app:shop/gone is no longer declared by any live worker, and will be retired ten minutes "
+            "after the last worker that declared it was seen.",
         ),
     }
     await closed(new)

@@ -285,7 +285,7 @@ def _of_retiring(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
             at_least=row["n"] >= 1_000,
             message=(
                 f"{row['job_name']} {are} no longer declared by any live worker, and will be "
-                "retired after ten minutes."
+                "retired ten minutes after the last worker that declared it was seen."
             ),
             refers_to=Reference("job", job_text(row["job"]), row["job_name"], row["tenant_name"]),
         )

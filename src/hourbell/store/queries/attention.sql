@@ -14,7 +14,7 @@ where m.n > 0
 -- name: unserved_queues
 -- Queues of which executions are parked because no live worker serves them; counted up to $2, without those of jobs
 -- that will be retired.
-with recursive retiring as materialized (select hourbell.retiring_jobs() as jobs),
+with recursive retiring as materialized (select unnest(hourbell.retiring_jobs()) as job),
 parked as (
   (select key, 1 as found from hourbell.parked where kind = hourbell.blocker_queue() order by key limit 1)
   union all
@@ -29,9 +29,8 @@ cross join lateral (
   select count(*)::int as n, min(w.id) as first from (
     select id from hourbell.parked as w where w.kind = hourbell.blocker_queue() and w.key = p.key
     order by w.kind, w.key, w.priority, w.rank limit $2) as w
-  where (select jobs from retiring) = '{}' or not exists (
-    select from hourbell.executions as e
-    where e.id = w.id and e.job = any ((select jobs from retiring)::bigint[]))) as w
+  where not exists (select from retiring) or not exists (
+    select from hourbell.executions as e join retiring using (job) where e.id = w.id)) as w
 where w.n > 0 and not exists (
   select from hourbell.sessions as s where s.expires_at > $1 and (s.all_queues or q.id = any (s.queues)))
 limit 20
@@ -39,7 +38,7 @@ limit 20
 -- name: unserved_tasks
 -- Tasks of which executions are parked because no live worker of their queue serves them; counted up to $1, without
 -- those of jobs that will be retired.
-with recursive retiring as materialized (select hourbell.retiring_jobs() as jobs),
+with recursive retiring as materialized (select unnest(hourbell.retiring_jobs()) as job),
 parked as (
   (select key, 1 as found from hourbell.parked where kind = hourbell.blocker_task() order by key limit 1)
   union all
@@ -56,9 +55,8 @@ cross join lateral (
   select count(*)::int as n, min(w.id) as first from (
     select id from hourbell.parked as w where w.kind = hourbell.blocker_task() and w.key = p.key
     order by w.kind, w.key, w.priority, w.rank limit $1) as w
-  where (select jobs from retiring) = '{}' or not exists (
-    select from hourbell.executions as e
-    where e.id = w.id and e.job = any ((select jobs from retiring)::bigint[]))) as w
+  where not exists (select from retiring) or not exists (
+    select from hourbell.executions as e join retiring using (job) where e.id = w.id)) as w
 where w.n > 0 and not hourbell.is_served(hourbell.serving_sessions(), p.key >> 32, (p.key & 4294967295)::int)
 limit 20
 
@@ -73,7 +71,7 @@ where w.n > 0
 -- name: retiring
 -- Of up to 1,000 jobs that will be retired, the one that has not been declared for longest.
 select count(*) over ()::int as n, d.job, d.unwanted_since as since, d.tenant as tenant_name,
-  (select name from hourbell.jobs as j where j.id = d.job) as job_name
+  coalesce((select name from hourbell.jobs as j where j.id = d.job), d.key) as job_name
 from hourbell.declared as d where d.job = any (hourbell.retiring_jobs())
 order by d.unwanted_since, d.app, d.key limit 1
 
