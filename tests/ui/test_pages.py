@@ -841,7 +841,7 @@ def test_the_list_of_executions_says_by_what_it_is_ordered(watched: Watched) -> 
         (f"?job_id={job}", "scheduled_for", "Scheduled"),
     ):
         items = server.ask("GET", f"/api/v1/executions{query}")["items"]
-        times = [item[field] for item in items]
+        times = [datetime.fromisoformat(item[field]) for item in items]
         assert times == sorted(times, reverse=True)
         watched.open(f"/executions{query}")
         expect(page.locator("th[aria-sort=descending]")).to_have_text(title)
