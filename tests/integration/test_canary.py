@@ -19,7 +19,7 @@ from hourbell.engine.operations.completions import WITHHELD
 from hourbell.engine.operations.secrets import FRESH_SECONDS
 from hourbell.security.sealing import KeyRing
 from integration.life.support import eventually
-from integration.test_roles import PATIENCE_SECONDS, hourbell, is_ready
+from integration.test_roles import LONG_LEASES, PATIENCE_SECONDS, hourbell, is_ready
 from ports import free_port
 
 ODD = "c4n4ry/Sings+at=dawn & \u00fcbt"  # of what a body can hold
@@ -130,7 +130,7 @@ async def test_a_secret_is_nowhere_but_in_the_request(
 ) -> None:
     target = Target()
     logs: list[str] = []
-    ring = {
+    ring = LONG_LEASES | {
         "HOURBELL_SECRET_KEYS": KeyRing.generate(),
         "HOURBELL_LOG_LEVEL": "debug",
         "HOURBELL_WORKER_QUEUES": "default,notifications",  # the queue `remote` is left to HTTP
