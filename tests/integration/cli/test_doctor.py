@@ -219,6 +219,21 @@ async def test_an_unsafe_database_is_found_with_what_to_do(
     assert found["advice"].startswith("Upgrade the server")
 
 
+@pytest.mark.parametrize(("slow", "level"), [(1, "ok"), (100, "warning")])
+async def test_one_slow_answer_is_no_finding_about_the_clock(
+    up: dict[str, str], database: str, monkeypatch: pytest.MonkeyPatch, slow: int, level: str
+) -> None:
+    measured = iter([None] * slow + [0.0])
+
+    async def drift_seconds(_: DatabaseClock) -> float | None:
+        return next(measured)
+
+    monkeypatch.setattr(DatabaseClock, "drift_seconds", drift_seconds)
+    in_process = Command(up | {"HOURBELL_DATABASE_URL": database})
+    done = await asyncio.to_thread(in_process, "doctor", "-o", "json")
+    assert checks(done)["clock"] == level
+
+
 # The function that the product asks for the time.
 _CLOCK_AHEAD = """
 create or replace function hourbell.clock() returns timestamptz language sql volatile
