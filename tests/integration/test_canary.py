@@ -210,7 +210,7 @@ async def use_secrets(operator: Operator, target: Target) -> dict[str, str]:
         async def is_accepted(how: str = how) -> bool:
             return f"/later-{how}" in target.accepted
 
-        await eventually(is_accepted)
+        await eventually(is_accepted, PATIENCE_SECONDS)
         execution, token = target.accepted[f"/later-{how}"]
         path = f"/api/v1/executions/{execution}/complete"
         done = await operator("POST", path, {"token": token, **said})
@@ -234,12 +234,12 @@ async def use_secrets(operator: Operator, target: Target) -> dict[str, str]:
         async def has_ended(execution: str = execution, status: str = status) -> bool:
             return await operator.status(execution) == status
 
-        await eventually(has_ended)
+        await eventually(has_ended, PATIENCE_SECONDS)
 
     async def all_are_told() -> bool:
         return len(target.heard.get("/201", [])) == len(ends) + 5
 
-    await eventually(all_are_told)
+    await eventually(all_are_told, PATIENCE_SECONDS)
     return expected
 
 

@@ -80,7 +80,7 @@ def browser() -> Iterator[Browser]:
     if program is None:
         services.unavailable("Chromium")
     ARTEFACTS.mkdir(exist_ok=True)
-    expect.set_options(timeout=20_000)  # of a loaded machine
+    expect.set_options(timeout=40_000)  # of a loaded machine
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program,
@@ -309,7 +309,7 @@ def test_everything_of_a_tenant_is_paused_with_four_clicks(watched: Watched) -> 
     dialog.get_by_label("Reason").fill("audit of the tenant")
     watched.click("button", re.compile("^Pause "), dialog)
     expect(page.get_by_role("heading", name="Operation")).to_be_visible()
-    expect(page.get_by_text("done", exact=True)).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("done", exact=True)).to_be_visible()
     assert watched.clicks <= 4
     statuses = {
         each["status"]
@@ -1183,7 +1183,7 @@ def test_a_key_that_is_revoked_elsewhere_leads_back_to_the_sign_in(
     # too, but seconds later.
     server.ask("DELETE", f"/api/v1/keys/{made['key_id']}", key=admin)
     pause.click()
-    expect(page.get_by_label("API key")).to_be_visible(timeout=30_000)
+    expect(page.get_by_label("API key")).to_be_visible()
 
 
 def test_a_key_of_one_tenant_sees_nothing_of_others(watched: Watched, admin: str) -> None:

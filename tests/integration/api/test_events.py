@@ -35,7 +35,7 @@ class Listening:
         self.response = response
         self.last_id: str | None = None
 
-    async def next(self, name: str, seconds: float = 10) -> Any:
+    async def next(self, name: str, seconds: float = 20) -> Any:
         """The data of the next event of this name."""
         async with asyncio.timeout(seconds):
             while True:
@@ -103,7 +103,7 @@ async def test_the_overview_is_sent_again_and_again(api: Client, hand: Hand):
         assert len(first["depth"]) == 4
         await api.created(one_time(schedule=NOW, priority="HIGH"))
         await hand.claim()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while (await stream.next("overview"))["depth"][1]["running"] == 0:
                 pass
 
