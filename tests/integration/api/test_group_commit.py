@@ -112,7 +112,7 @@ async def test_what_somebody_holds_delays_no_stranger(
     api: Client, engine: Engine, database: str, what: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        single, "_SEPARATE_TIMEOUTS", LockTimeouts(10_000, 10_000)
+        single, "_SEPARATE_TIMEOUTS", LockTimeouts(5_000, 5_000)
     )  # longer than a slow machine needs for 120
     insert, wanting = HELD[what]
     await api.created(one_time())
@@ -149,7 +149,7 @@ async def test_what_somebody_holds_delays_no_stranger(
     assert {status for _, status in strangers} == {201}
     took, answer = await waiting
     assert answer.is_problem(409, "conflict")  # type: ignore[attr-defined]
-    assert took < 30
+    assert took < 15
     await transaction.rollback()
     await stopped.close()
     assert (await api.post(JOBS, wanting, key="stuck")).status == 201
