@@ -512,14 +512,19 @@ def test_a_page_whose_code_is_gone_leaves_the_frame_standing(watched: Watched) -
 def test_a_refused_read_is_repeated_when_the_server_says_so(watched: Watched) -> None:
     page = watched.page
     problem = {"title": "Too many requests", "detail": "Wait.", "code": "rate_limited"}
-    page.route(
-        "**/api/v1/audit*",
-        # Shown for so long: a second may have passed before the first look.
-        lambda route: route.fulfill(status=429, headers={"Retry-After": "5"}, json=problem),
-        times=1,
-    )
+    seen = False
+
+    def refuse_until_seen(route: Route) -> None:
+        # The stream of events has the page read again too, soon after it is opened.
+        if seen:
+            route.continue_()
+        else:
+            route.fulfill(status=429, headers={"Retry-After": "1"}, json=problem)
+
+    page.route("**/api/v1/audit*", refuse_until_seen)
     watched.open("/audit")
     expect(page.get_by_text("Too many requests")).to_be_visible()
+    seen = True
     expect(page.get_by_text(re.compile("Pause")).first).to_be_visible()
     expect(page.get_by_text("Too many requests")).to_have_count(0)
 
