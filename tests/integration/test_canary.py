@@ -19,7 +19,7 @@ from hourbell.engine.operations.completions import WITHHELD
 from hourbell.engine.operations.secrets import FRESH_SECONDS
 from hourbell.security.sealing import KeyRing
 from integration.life.support import eventually
-from integration.test_roles import PATIENCE_SECONDS, hourbell, is_ready
+from integration.test_roles import LONG_LEASES, PATIENCE_SECONDS, hourbell, is_ready
 from ports import free_port
 
 ODD = "c4n4ry/Sings+at=dawn & \u00fcbt"  # of what a body can hold
@@ -130,7 +130,7 @@ async def test_a_secret_is_nowhere_but_in_the_request(
 ) -> None:
     target = Target()
     logs: list[str] = []
-    ring = {
+    ring = LONG_LEASES | {
         "HOURBELL_SECRET_KEYS": KeyRing.generate(),
         "HOURBELL_LOG_LEVEL": "debug",
         "HOURBELL_WORKER_QUEUES": "default,notifications",  # the queue `remote` is left to HTTP
@@ -210,7 +210,7 @@ async def use_secrets(operator: Operator, target: Target) -> dict[str, str]:
         async def is_accepted(how: str = how) -> bool:
             return f"/later-{how}" in target.accepted
 
-        await eventually(is_accepted)
+        await eventually(is_accepted, PATIENCE_SECONDS)
         execution, token = target.accepted[f"/later-{how}"]
         path = f"/api/v1/executions/{execution}/complete"
         done = await operator("POST", path, {"token": token, **said})
@@ -234,12 +234,12 @@ async def use_secrets(operator: Operator, target: Target) -> dict[str, str]:
         async def has_ended(execution: str = execution, status: str = status) -> bool:
             return await operator.status(execution) == status
 
-        await eventually(has_ended)
+        await eventually(has_ended, PATIENCE_SECONDS)
 
     async def all_are_told() -> bool:
         return len(target.heard.get("/201", [])) == len(ends) + 5
 
-    await eventually(all_are_told)
+    await eventually(all_are_told, PATIENCE_SECONDS)
     return expected
 
 

@@ -144,14 +144,14 @@ def asked(server: Server, command: str) -> dict[str, object]:
 
 def test_a_reminder_is_cancelled_by_the_purchase_and_stays_if_that_fails(server: Server) -> None:
     (command,) = commands_of(EXAMPLES / "shop_reminder.py")
-    lines = run_shown(server, command, A_DAY="1")
+    lines = run_shown(server, command, A_DAY="8")  # longer than any machine takes to buy a cart
     assert lines[:6] == [
         "Ada leaves cart 1",
         "Grace leaves cart 2",
         "Linus leaves cart 3",
         "cart 1 is bought, its reminder is cancelled",
         "cart 3 is not bought: the bank refuses the card",
-        "1 seconds later:",
+        "8 seconds later:",
     ]
     mails = sorted(line for line in lines if line.startswith("  mail"))
     assert [line.split()[2] for line in mails] == ["Grace:", "Linus:"]
@@ -265,7 +265,7 @@ def test_a_django_project_commits_an_order_with_its_mail(server: Server, tmp_pat
 
 
 def until_mailed(server: Server, read: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not asked(server, read)["mailed"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -276,7 +276,7 @@ def stop(*processes: subprocess.Popen[bytes]) -> None:
     for process in processes:
         process.terminate()
     for process in processes:
-        assert process.wait(30) in (0, -signal.SIGTERM)
+        assert process.wait(60) in (0, -signal.SIGTERM)
 
 
 def test_a_sqlalchemy_session_commits_an_order_with_its_mail(server: Server) -> None:

@@ -25,6 +25,8 @@ from integration.life.support import eventually
 from ports import free_port
 
 PATIENCE_SECONDS = 60.0
+# For tests that stop nothing: a process that stalls for seconds would lose a short lease, and begin again.
+LONG_LEASES = {"HOURBELL_LEASE_SECONDS": "30", "HOURBELL_LEADER_LEASE_SECONDS": "30"}
 
 
 def hourbell(
@@ -32,13 +34,13 @@ def hourbell(
 ) -> subprocess.Popen[str]:
     environment = (
         os.environ
-        | settings
         | {
             "HOURBELL_PORT": str(port),
             "HOURBELL_LEASE_SECONDS": "2",
             "HOURBELL_LEADER_LEASE_SECONDS": "2",
             "HOURBELL_EGRESS_ALLOW": "127.0.0.0/8",
         }
+        | settings
     )
     if dsn is not None:
         environment["HOURBELL_DATABASE_URL"] = dsn
@@ -58,20 +60,22 @@ def ask(port: int, path: str, body: object = None, key: str | None = None) -> An
         headers={"Content-Type": "application/json", "Idempotency-Key": path}
         | ({"Authorization": f"Bearer {key}"} if key else {}),
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
 
 def text_of(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
         text: str = answer.read().decode()
         return text
 
 
 @contextlib.contextmanager
-def running(dsn: str, *roles: str) -> Iterator[dict[str, tuple[subprocess.Popen[str], int]]]:
+def running(
+    dsn: str, *roles: str, **settings: str
+) -> Iterator[dict[str, tuple[subprocess.Popen[str], int]]]:
     ports = {role: free_port() for role in roles}
-    started = {role: (hourbell(role, dsn, port), port) for role, port in ports.items()}
+    started = {role: (hourbell(role, dsn, port, **settings), port) for role, port in ports.items()}
     try:
         yield started
     finally:
@@ -94,7 +98,7 @@ async def is_ready(port: int) -> bool:
 @pytest.mark.timeout(180)
 async def test_three_processes_are_a_system(postgres: str, new_database: DatabaseMaker) -> None:
     async with new_database(postgres) as dsn:
-        with running(dsn, "api", "scheduler", "worker") as parts:
+        with running(dsn, "api", "scheduler", "worker", **LONG_LEASES) as parts:
             for _, port in parts.values():
                 await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
             api = parts["api"][1]
@@ -115,7 +119,7 @@ async def test_three_processes_are_a_system(postgres: str, new_database: Databas
                 found = await asyncio.to_thread(ask, api, path)
                 return bool(found["items"][0]["status"] == "SUCCEEDED")
 
-            await eventually(has_succeeded)
+            await eventually(has_succeeded, PATIENCE_SECONDS)
             nodes = (await asyncio.to_thread(ask, api, "/api/v1/nodes"))["items"]
             assert sorted((node["roles"], node["leads"], node["alive"]) for node in nodes) == [
                 (["api"], False, True),
@@ -150,7 +154,7 @@ async def test_three_processes_are_a_system(postgres: str, new_database: Databas
             for process, _ in parts.values():
                 process.send_signal(signal.SIGTERM)
             for role, (process, _) in parts.items():
-                said, _ = await asyncio.to_thread(process.communicate, timeout=30)
+                said, _ = await asyncio.to_thread(process.communicate, timeout=60)
                 assert process.returncode == 0, f"{role}: {said}"
                 assert said.endswith("Stopped.\n")
 
@@ -222,7 +226,7 @@ async def test_an_api_that_others_can_reach_starts_only_when_there_is_a_key(
             }
         finally:
             api.terminate()
-            await asyncio.to_thread(api.communicate, timeout=30)
+            await asyncio.to_thread(api.communicate, timeout=60)
 
 
 async def test_keys_are_made_listed_and_revoked_at_the_terminal(
@@ -368,7 +372,7 @@ async def test_a_notification_and_an_alert_arrive(
     listener = await asyncio.start_server(hear, "127.0.0.1", 0)
     here = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
     async with listener, new_database(postgres) as dsn:
-        with running(dsn, "api", "scheduler", "worker") as parts:
+        with running(dsn, "api", "scheduler", "worker", **LONG_LEASES) as parts:
             for _, port in parts.values():
                 await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
             api = parts["api"][1]

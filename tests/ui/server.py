@@ -261,7 +261,8 @@ def seed(server: Server, target: str) -> dict[str, str]:
         skipped = server.ask("GET", "/api/v1/executions?status=SKIPPED")["items"]
         flaky = server.ask("GET", f"/api/v1/jobs/{ids['price-sync']}/executions")["items"]
         return (
-            len(letters) >= 4
+            sum(each["kind"] == "http_503" for each in letters) >= 2
+            and len(letters) >= 4
             and len(skipped) >= 1
             and any(each["attempt"] > 1 for each in flaky)
             and NASTY in str([each["error"] for each in letters])

@@ -42,6 +42,8 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 CLEAR = "rgba(0, 0, 0, 0)"
+GO_TO_JOBS = """["g", "j"].forEach((key) =>
+  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })))"""
 
 
 def execute(dsn: str, statement: LiteralString) -> None:
@@ -50,7 +52,7 @@ def execute(dsn: str, statement: LiteralString) -> None:
 
 
 TWO_DIED_YESTERDAY = """
-update hourbell.dead_letters set died_at = died_at - interval '1 day'
+update hourbell.dead_letters set died_at = now() - interval '1 day'
  where id in (select id from hourbell.dead_letters
                where error like '%Service Unavailable%' order by died_at limit 2)
 """
@@ -78,7 +80,7 @@ def browser() -> Iterator[Browser]:
     if program is None:
         services.unavailable("Chromium")
     ARTEFACTS.mkdir(exist_ok=True)
-    expect.set_options(timeout=20_000)  # of a loaded machine
+    expect.set_options(timeout=40_000)  # of a loaded machine
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program,
@@ -307,7 +309,7 @@ def test_everything_of_a_tenant_is_paused_with_four_clicks(watched: Watched) -> 
     dialog.get_by_label("Reason").fill("audit of the tenant")
     watched.click("button", re.compile("^Pause "), dialog)
     expect(page.get_by_role("heading", name="Operation")).to_be_visible()
-    expect(page.get_by_text("done", exact=True)).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("done", exact=True)).to_be_visible()
     assert watched.clicks <= 4
     statuses = {
         each["status"]
@@ -427,8 +429,8 @@ def test_numbers_of_users_keep_their_digits(watched: Watched) -> None:
 def test_the_keyboard_reaches_pages_rows_and_acts(watched: Watched) -> None:
     page = watched.page
     watched.open("/")
-    page.keyboard.press("g")
-    page.keyboard.press("j")
+    # At one moment: the page forgets the first key after a second, and between two calls the machine may stall.
+    page.evaluate(GO_TO_JOBS)
     expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_focused()
     watched.settle()
     page.keyboard.press("j")
@@ -510,13 +512,19 @@ def test_a_page_whose_code_is_gone_leaves_the_frame_standing(watched: Watched) -
 def test_a_refused_read_is_repeated_when_the_server_says_so(watched: Watched) -> None:
     page = watched.page
     problem = {"title": "Too many requests", "detail": "Wait.", "code": "rate_limited"}
-    page.route(
-        "**/api/v1/audit*",
-        lambda route: route.fulfill(status=429, headers={"Retry-After": "1"}, json=problem),
-        times=1,
-    )
+    seen = False
+
+    def refuse_until_seen(route: Route) -> None:
+        # The stream of events has the page read again too, soon after it is opened.
+        if seen:
+            route.continue_()
+        else:
+            route.fulfill(status=429, headers={"Retry-After": "1"}, json=problem)
+
+    page.route("**/api/v1/audit*", refuse_until_seen)
     watched.open("/audit")
     expect(page.get_by_text("Too many requests")).to_be_visible()
+    seen = True
     expect(page.get_by_text(re.compile("Pause")).first).to_be_visible()
     expect(page.get_by_text("Too many requests")).to_have_count(0)
 
@@ -888,7 +896,7 @@ def test_a_job_shows_its_last_runs_its_next_runs_and_its_versions(watched: Watch
     page, server = watched.page, watched.server
     watched.open(f"/jobs/{server.ids['ledger-compaction']}")
     chart = page.get_by_role("group", name=re.compile(r"runs · took p50 .* · late p95 .* skipped"))
-    ran = re.compile(r"succeeded, took [\d.]+ s, started \d+ ms late$")
+    ran = re.compile(r"succeeded, took [\d.]+ s, started [\d.]+ m?s late$")
     expect(chart.get_by_role("link", name=ran).first).to_be_visible()
     wide = "(chart) => chart.clientWidth >= chart.parentElement.clientWidth - 4"
     assert chart.evaluate(wide)  # its line does not end with the last of few runs
@@ -897,7 +905,8 @@ def test_a_job_shows_its_last_runs_its_next_runs_and_its_versions(watched: Watch
     expect(page.get_by_role("heading", name="Run of ledger-compaction")).to_be_visible()
     watched.open(f"/jobs/{server.ids['invoice-nightly']}?tab=versions")
     upcoming = page.locator("section").filter(has=page.get_by_role("heading", name="Next 10 runs"))
-    expect(upcoming.get_by_text("02:30 CET")).to_have_count(10)
+    # In summer CEST; on the day when the clocks go forward 03:00.
+    expect(upcoming.get_by_text(re.compile("(02:30|03:00) CES?T"))).to_have_count(10)
     change = page.locator("dl").filter(
         has=page.get_by_role("term").filter(has_text="timeout_seconds")
     )
@@ -1179,7 +1188,7 @@ def test_a_key_that_is_revoked_elsewhere_leads_back_to_the_sign_in(
     # too, but seconds later.
     server.ask("DELETE", f"/api/v1/keys/{made['key_id']}", key=admin)
     pause.click()
-    expect(page.get_by_label("API key")).to_be_visible(timeout=30_000)
+    expect(page.get_by_label("API key")).to_be_visible()
 
 
 def test_a_key_of_one_tenant_sees_nothing_of_others(watched: Watched, admin: str) -> None:

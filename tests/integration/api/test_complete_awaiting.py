@@ -14,6 +14,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.engine.life.settlement import settlement
+from hourbell.engine.operations import completions
 from hourbell.engine.operations.completions import WITHHELD
 from hourbell.model.executions import Accepted
 from hourbell.model.ids import execution_text
@@ -104,8 +105,10 @@ async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
 
 
 async def test_few_wait_for_a_worker_at_a_time_and_none_for_long(
-    api: Client, dispatch: PostgresDispatch
+    api: Client, dispatch: PostgresDispatch, monkeypatch: pytest.MonkeyPatch
 ):
+    # Longer than a machine that stalls needs to receive all of them.
+    monkeypatch.setattr(completions, "_RECORDING_SECONDS", 6)
     job = await api.created(one_time(schedule={"delay_seconds": 0}))
     session = await dispatch.open("worker", ["default"], 10)
     await dispatch.admit()

@@ -35,7 +35,7 @@ class Listening:
         self.response = response
         self.last_id: str | None = None
 
-    async def next(self, name: str, seconds: float = 10) -> Any:
+    async def next(self, name: str, seconds: float = 20) -> Any:
         """The data of the next event of this name."""
         async with asyncio.timeout(seconds):
             while True:
@@ -103,7 +103,7 @@ async def test_the_overview_is_sent_again_and_again(api: Client, hand: Hand):
         assert len(first["depth"]) == 4
         await api.created(one_time(schedule=NOW, priority="HIGH"))
         await hand.claim()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while (await stream.next("overview"))["depth"][1]["running"] == 0:
                 pass
 
@@ -200,7 +200,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(api: Client, admin: str):
     async with listening(api, "overview", bearing(viewer)) as stream:
         await stream.next("overview")
         await api.delete(f"{KEYS}/{me.body['key_id']}", headers=bearing(admin))
-        await stream.end(5)
+        await stream.end(20)
 
 
 def test_the_bounds_of_a_revoked_key_add_up_to_less_than_promised(monkeypatch: pytest.MonkeyPatch):
@@ -225,7 +225,7 @@ async def test_streams_are_limited_by_key_and_by_server(
                     return True
             return False
 
-        await eventually(has_room, 5)  # the one that was closed is gone
+        await eventually(has_room)  # the one that was closed is gone
         monkeypatch.setattr(events, "MAX_STREAMS", 1)
         assert (await api.get(f"{EVENTS}?topics=overview")).is_problem(503, "overloaded")
 
@@ -248,8 +248,8 @@ async def test_a_stream_that_nothing_reads_loses_its_place(server: ApiServer, st
         async def is_closed() -> bool:
             return not streams._listeners
 
-        await eventually(is_open, 5)
-        await eventually(is_closed, 20)
+        await eventually(is_open)
+        await eventually(is_closed)
 
 
 async def test_nothing_is_read_while_no_stream_is_open(
@@ -262,7 +262,7 @@ async def test_nothing_is_read_while_no_stream_is_open(
     async def has_ended() -> bool:
         return not streams._listeners and streams._reader is not None and streams._reader.done()
 
-    await eventually(has_ended, 5)
+    await eventually(has_ended)
 
 
 async def test_who_comes_back_is_told_whether_to_read_everything(
@@ -297,4 +297,4 @@ async def look_at(streams: Events, topics: int) -> None:
     async def are_known() -> bool:
         return len(streams._seen) == topics
 
-    await eventually(are_known, 5)
+    await eventually(are_known)

@@ -38,7 +38,7 @@ async def waiting(remote: RemoteWorkers, worker: RemoteWorker) -> asyncio.Task[l
 
 
 async def answer_of(asking: asyncio.Task[list[object]]) -> list[object]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):  # unwoken it waits 30 s
         return await asking
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,12 @@ class Command:
         assert process.wait(PATIENCE_SECONDS) == 0, seen
         return seen.decode().replace("\r\n", "\n")
 
-    def started(self, *args: str) -> subprocess.Popen[str]:
+    def started(
+        self, *args: str, program: Sequence[str | Path] = (HOURBELL,)
+    ) -> subprocess.Popen[str]:
         """A command that runs until it is interrupted."""
         return subprocess.Popen(
-            [HOURBELL, *args],
+            [*program, *args],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -219,6 +219,21 @@ async def test_an_unsafe_database_is_found_with_what_to_do(
     assert found["advice"].startswith("Upgrade the server")
 
 
+@pytest.mark.parametrize(("slow", "level"), [(1, "ok"), (100, "warning")])
+async def test_one_slow_answer_is_no_finding_about_the_clock(
+    up: dict[str, str], database: str, monkeypatch: pytest.MonkeyPatch, slow: int, level: str
+) -> None:
+    measured = iter([None] * slow + [0.0])
+
+    async def drift_seconds(_: DatabaseClock) -> float | None:
+        return next(measured)
+
+    monkeypatch.setattr(DatabaseClock, "drift_seconds", drift_seconds)
+    in_process = Command(up | {"HOURBELL_DATABASE_URL": database})
+    done = await asyncio.to_thread(in_process, "doctor", "-o", "json")
+    assert checks(done)["clock"] == level
+
+
 # The function that the product asks for the time.
 _CLOCK_AHEAD = """
 create or replace function hourbell.clock() returns timestamptz language sql volatile
@@ -324,14 +339,16 @@ def test_the_overview_is_shown(hourbell: Command) -> None:
 
 
 class OverviewOnce(BaseHTTPRequestHandler):
-    """Passes the first request on to a real server, and is broken from then on."""
+    """Passes the first request on to a real server; the next one fails when it may."""
 
     url = ""
     passed = False
+    may_fail: threading.Event
 
     def do_GET(self) -> None:
         cls = type(self)
         if cls.passed:
+            cls.may_fail.wait(60)
             self.send_error(500)
             return
         cls.passed = True
@@ -348,13 +365,16 @@ class OverviewOnce(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def broken_later(up: dict[str, str]) -> Iterator[str]:
-    """The URL of a server that shows one overview."""
-    handler = type("Handler", (OverviewOnce,), {"url": f"http://127.0.0.1:{up['HOURBELL_PORT']}"})
+def broken_later(up: dict[str, str]) -> Iterator[tuple[str, threading.Event]]:
+    """The URL of a server that shows one overview, and what lets the next request fail."""
+    may_fail = threading.Event()
+    own = {"url": f"http://127.0.0.1:{up['HOURBELL_PORT']}", "may_fail": may_fail}
+    handler = type("Handler", (OverviewOnce,), own)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
+    yield f"http://127.0.0.1:{server.server_address[1]}", may_fail
+    may_fail.set()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -365,13 +385,14 @@ def broken_later(up: dict[str, str]) -> Iterator[str]:
     [("q", 0), ("Ctrl-C", 130), ("terminated", 143), ("error", 6)],
 )
 def test_the_overview_leaves_the_terminal_as_it_was(
-    hourbell: Command, broken_later: str, how: str, code: int
+    hourbell: Command, broken_later: tuple[str, threading.Event], how: str, code: int
 ) -> None:
+    broken, may_fail = broken_later
     ours, side = pty.openpty()
     before = termios.tcgetattr(side)
     process = subprocess.Popen(
         [HOURBELL, "top", "--every", "1" if how == "error" else "3600"],
-        env=hourbell.env | ({"HOURBELL_URL": broken_later} if how == "error" else {}),
+        env=hourbell.env | ({"HOURBELL_URL": broken} if how == "error" else {}),
         stdin=side,
         stdout=side,
         stderr=side,
@@ -387,6 +408,7 @@ def test_the_overview_leaves_the_terminal_as_it_was(
         seen += os.read(ours, 65_536)
     during = termios.tcgetattr(side)
     assert during != before  # keys are read one by one
+    may_fail.set()
     if how == "terminated":
         process.terminate()
     elif how != "error":
