@@ -46,6 +46,15 @@ GO_TO_JOBS = """["g", "j"].forEach((key) =>
   document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })))"""
 
 
+GO_TO_EXECUTIONS = """async () => {
+  const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  press("g");
+  document.querySelector("[aria-label^='Use the']").click();
+  await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+  press("e");
+}"""
+
+
 def execute(dsn: str, statement: LiteralString) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(statement)
@@ -447,6 +456,18 @@ def test_the_keyboard_reaches_pages_rows_and_acts(watched: Watched) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert watched.problems() == []
+
+
+def test_two_keys_are_a_pair_although_the_page_is_drawn_between_them_and_no_single_key(
+    watched: Watched,
+) -> None:
+    page = watched.page
+    watched.open(f"/jobs/{watched.server.ids['invoice-nightly']}")
+    expect(page.get_by_role("link", name="Edit")).to_be_visible()
+    pages = page.evaluate("history.length")
+    page.evaluate(GO_TO_EXECUTIONS)
+    expect(page.get_by_role("heading", name="Executions", level=1)).to_be_focused()
+    assert page.evaluate("history.length") == pages + 1  # `e` alone edits a job
 
 
 def test_the_choice_of_a_theme_and_of_a_clock_lasts(watched: Watched) -> None:
