@@ -593,13 +593,17 @@ async def test_a_drain_finishes_what_runs_and_gives_back_what_is_not_started(
 
 
 async def test_a_drain_gives_back_what_waits_for_its_turn_under_a_rate(engine: Engine) -> None:
-    work = Work()
+    async def work(payload: object, claimed: Claimed) -> None:
+        worker.stop()  # before the other one starts, a quarter of a second later
+        await asyncio.Event().wait()
+
     rate = QueueSettings(rate_limit=RateLimit(4.0, 1))
     await set_queue(engine, "default", rate, Write())
     await fill(engine, 2, one_time("work", delivery="at_most_once"))
     await admit_all(engine)
-    async with working(engine, {"work": work.run}, drain_seconds=0.05):
-        await work.has_started()
+    settings = WorkerSettings(name="test", drain_seconds=0.05)
+    worker = Worker(PostgresDispatch(engine), {TaskAction: Handlers({"work": work})}, settings)
+    await worker.run()
     # One was started and stopped, the other has not been touched.
     assert await fates(engine) == {"DEAD(retries_exhausted)": 1}
     assert await engine.database.value("select attempt from hourbell.live") == 0
