@@ -409,22 +409,29 @@ async def test_a_limit_that_is_set_changed_or_removed_acts_within_a_second(engin
         await asyncio.sleep(0.1)
         running -= 1
 
-    async def running_at_most(number: int) -> None:
+    async def limited(number: int) -> bool:
         nonlocal most
+        await set_queue(engine, "default", QueueSettings(max_concurrency=number), Write())
         await asyncio.sleep(1.0)  # what a limit is given to act; then it has to hold
         most = running
         await asyncio.sleep(0.5)
-        assert most <= number
+        return most <= number
 
-    await fill(engine, 3_000, one_time("work"))
-    async with scheduling(engine), working(engine, {"work": work}, slots=40):
+    async def all_act() -> bool:
         await eventually(lambda: _is(lambda: running >= 20))
-        await set_queue(engine, "default", QueueSettings(max_concurrency=4), Write())
-        await running_at_most(4)
-        await set_queue(engine, "default", QueueSettings(max_concurrency=0), Write())
-        await running_at_most(0)
+        acted = [await limited(4), await limited(0)]
         await set_queue(engine, "default", QueueSettings(), Write())
-        await eventually(lambda: _is(lambda: running >= 20), seconds=1.0)
+        began = time.monotonic()
+        await eventually(lambda: _is(lambda: running >= 20))
+        return all(acted) and time.monotonic() - began < 1.0
+
+    await fill(engine, 10_000, one_time("work"))
+    async with scheduling(engine), working(engine, {"work": work}, slots=40):
+        for _ in range(5):  # a machine that stalls makes some of them late, a slow product all
+            if await all_act():
+                break
+        else:
+            pytest.fail("the limits never acted within a second")
 
 
 async def _is(condition: Callable[[], bool]) -> bool:

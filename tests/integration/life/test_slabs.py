@@ -60,11 +60,11 @@ async def test_a_thousand_are_ready_and_leased_in_a_few_rows(engine: Engine) -> 
     await check_sound(engine)
 
 
-async def test_what_few_sessions_could_take_at_once_is_cut_for_many(still: Engine) -> None:
-    hands = [await Hand.opened(still) for _ in range(10)]
-    await fill(still, 80)
-    await admit_all(still)
-    assert await slabs(still, "ready") == [2] * 40
+async def test_what_few_sessions_could_take_at_once_is_cut_for_many(engine: Engine) -> None:
+    hands = [await Hand.opened(engine) for _ in range(10)]
+    await fill(engine, 80)
+    await admit_all(engine)
+    assert await slabs(engine, "ready") == [2] * 40
     assert [len(await hand.claim(8)) for hand in hands] == [8] * 10
 
 
