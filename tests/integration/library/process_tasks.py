@@ -122,7 +122,7 @@ async def beside_in_a_coroutine(ctx: Context) -> list[int]:
 @app.task
 def beside_in_a_thread(ctx: SyncContext) -> list[int]:
     began.add("thread")
-    thread_may_end.wait(20)
+    thread_may_end.wait(60)
     return [ctx.attempt, os.getpid()]
 
 
