@@ -21,7 +21,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from structlog.testing import capture_logs
 
 from hourbell.actions import Run, webhook
-from hourbell.actions.circuits import FAILURES, FIRST_PAUSE_SECONDS
+from hourbell.actions.circuits import FAILURES
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
 from hourbell.engine.life.settlement import settlement
@@ -570,25 +570,29 @@ async def test_a_target_that_accepts_it_will_say_how_it_ended(target: Target, se
 # Circuits.
 
 
-async def test_a_target_that_fails_again_and_again_is_left_alone(
-    target: Target, send: Sends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+PAUSE_SECONDS = 20.0  # of a circuit that has opened: no probe goes out during a test
+
+
+@pytest.fixture
+def opens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hourbell.actions.circuits.OVER_SECONDS", 0.0)
+    monkeypatch.setattr("hourbell.actions.circuits.FIRST_PAUSE_SECONDS", PAUSE_SECONDS)
+
+
+@pytest.mark.usefixtures("opens_at_once")
+async def test_a_target_that_fails_again_and_again_is_left_alone(
+    target: Target, send: Sends
+) -> None:
     target.answer = {"status": 500}
     for _ in range(FAILURES):
         assert isinstance(await send(), Failed)
     outcome = await send()
     assert isinstance(outcome, Released)
     assert outcome.waits_for == "circuit_open"
-    assert 0 < outcome.delay_seconds < 10
+    assert 0 < outcome.delay_seconds < 2 * PAUSE_SECONDS
     assert len(target.requests) == FAILURES
     async with raw(answers=1) as other:
         assert isinstance(await send(url=other.url), Succeeded)
-
-
-@pytest.fixture
-def opens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hourbell.actions.circuits.OVER_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("opens_at_once")
@@ -648,7 +652,7 @@ async def test_a_probe_that_ends_by_an_unforeseen_error_leaves_its_place_to_the_
     target.answer = {"status": 500}
     for _ in range(FAILURES):
         assert isinstance(await send(), Failed)
-    pause_is_over = time.monotonic() + 2 * FIRST_PAUSE_SECONDS
+    pause_is_over = time.monotonic() + 2 * PAUSE_SECONDS
     monkeypatch.setattr(webhook, "time", SimpleNamespace(monotonic=lambda: pause_is_over))
     with monkeypatch.context() as patch:
         patch.setattr(webhook, "refusal", lambda *_: 1 / 0)
@@ -666,10 +670,8 @@ async def test_a_target_that_does_not_like_a_request_is_not_down(
         assert isinstance(await send(), Failed)
 
 
-async def test_a_call_that_was_stopped_by_its_timeout_counts_and_one_stopped_otherwise_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hourbell.actions.circuits.OVER_SECONDS", 0.0)
+@pytest.mark.usefixtures("opens_at_once")
+async def test_a_call_stopped_by_its_timeout_counts_and_one_stopped_otherwise_does_not() -> None:
     webhooks = opened()
     async with raw() as server:
         server.hangs = True

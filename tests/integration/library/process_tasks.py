@@ -74,9 +74,9 @@ def die(ctx: SyncContext, how: str, times: int) -> int:
     return ctx.attempt
 
 
-@app.task(process=True, timeout=1, retry=Retry.never())
+@app.task(process=True, timeout=5, retry=Retry.never())
 def hang(folder: str) -> None:
-    """Note which process runs it and a child of it, and never end."""
+    """Note which process runs it and a child of it, well before its timeout, and never end."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     write(Path(folder) / "pids", f"{os.getpid()} {child.pid}")
     while True:
@@ -122,7 +122,7 @@ async def beside_in_a_coroutine(ctx: Context) -> list[int]:
 @app.task
 def beside_in_a_thread(ctx: SyncContext) -> list[int]:
     began.add("thread")
-    thread_may_end.wait(20)
+    thread_may_end.wait(60)
     return [ctx.attempt, os.getpid()]
 
 

@@ -64,7 +64,7 @@ async def test_a_full_batch_is_one_call_and_each_item_has_its_own_outcome(app: A
             ("DEAD", "unreadable"),
             ("SUCCEEDED", None),
         ]
-        assert await jobs[4].result(5) == "indexed c"
+        assert await jobs[4].result(20) == "indexed c"
         # The snoozed one comes again, with others.
         await app.enqueue_many(index.bind(Doc("d")) for _ in range(4))
         assert await jobs[3].result(20) == "indexed later"

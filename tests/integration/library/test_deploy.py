@@ -328,16 +328,16 @@ async def test_a_crash_loop_retires_nothing_and_resumes_from_the_checkpoint(
     folder: Path, fleet: Fleet, database: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "DECLARE_SECONDS", 0.1)
-    options = ("--no-scheduler", "--lease", "2")
+    options = ("--no-scheduler", "--lease", "5")  # a busy machine may stall for seconds
     async with scheduling(engine):
         (first,) = await fleet.start(1, *options)
-        await eventually(partial(is_active, engine, "old"))
+        await eventually(partial(is_active, engine, "old"), PATIENCE_SECONDS)
         await first.stop()
         await engine.database.value("select hourbell.enqueue('shop.long')")
         for attempt in (1, 2):
             (crashing,) = await fleet.start(2, *options)
 
-            await eventually(partial(is_unwanted, engine, "old"))
+            await eventually(partial(is_unwanted, engine, "old"), PATIENCE_SECONDS)
             await engine.database.value(  # nine minutes have passed
                 "update hourbell.declared set unwanted_since = unwanted_since - $1::interval",
                 GRACE - timedelta(minutes=1),
@@ -348,13 +348,14 @@ async def test_a_crash_loop_retires_nothing_and_resumes_from_the_checkpoint(
                     attempt == 1 or await result(engine) is not None
                 )
 
-            await eventually(has_stored)
+            await eventually(has_stored, PATIENCE_SECONDS)
             crashing.kill()
 
             async def is_forgotten() -> bool:
                 return not await is_unwanted(engine, "old")
 
-            await eventually(is_forgotten)  # with the next worker the grace begins again
+            # With the next worker the grace begins again.
+            await eventually(is_forgotten, PATIENCE_SECONDS)
             assert await is_active(engine, "old")
     assert ran(folder, "restored") == [("0", 1), ("3", 2)]
     assert await result(engine) == '"began at 3"'

@@ -31,7 +31,15 @@ from hourbell.model.schedules import Once
 from hourbell.store.embedded import program_path
 from hourbell.store.function_set import function_set
 from hourbell.store.migrations import migrate
-from integration.life.support import START, Hand, admit_all, eventually, travel, working
+from integration.life.support import (
+    PATIENCE_SECONDS,
+    START,
+    Hand,
+    admit_all,
+    eventually,
+    travel,
+    working,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "sql.md"
 TRY = "select * from hourbell.try_enqueue($1, $2, $3, $4, $5)"
@@ -296,7 +304,7 @@ async def test_a_key_of_another_open_transaction_is_busy_after_half_a_second(
 ) -> None:
     async with connected(database) as other, other.transaction():
         assert await outcomes(other, keys=["a"]) == ["created"]
-        async with asyncio.timeout(5), conn.transaction():
+        async with asyncio.timeout(PATIENCE_SECONDS), conn.transaction():
             assert await outcomes(conn, keys=["a"]) == ["busy"]
             assert await outcomes(conn, keys=["b"]) == ["created"]
             # The other way round: each waits for the other. Both are told, and none is ended.

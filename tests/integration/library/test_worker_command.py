@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hourbell.engine.core import Engine
 from integration.library.process_tasks import app, clean_up
 from integration.library.test_process_tasks import are_gone, pids_in
 from integration.life.support import eventually
-from ports import free_port
+from ports import free_ports
 
 TESTS = Path(__file__).parents[2]
 
@@ -28,12 +27,12 @@ def is_ready(port: int) -> bool:
         with opened(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
             checks = json.load(answer)["checks"]
             return bool(checks["worker"] and checks["database"])
-    except (urllib.error.URLError, ConnectionError):
+    except OSError:  # also a TimeoutError, if the answer does not come in time
         return False
 
 
 def metrics_of(port: int) -> dict[str, Metric]:
-    with opened(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with opened(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         return parsed(answer.read().decode())
 
 
@@ -46,7 +45,7 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
 ) -> None:
     monkeypatch.setattr(app, "url", database)
     (tmp_path / "levels").write_text("info")
-    port = free_port()
+    port = free_ports(2)
     ports = port, port + 1
     with (tmp_path / "log").open("w") as log:
         supervisor = subprocess.Popen(

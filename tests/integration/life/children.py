@@ -80,9 +80,9 @@ class Child:
         self.signal(signal.SIGKILL)
         await self.ends()
 
-    async def ends(self) -> int:
+    async def ends(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for its end; the status is negative if a signal ended it."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(seconds):
             return await asyncio.shield(self._end)
 
     @property

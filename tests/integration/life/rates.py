@@ -4,6 +4,14 @@ from collections.abc import Sequence
 
 from hourbell.model.limits import RateLimit
 
+# The moment that a claim gives an execution for its start is kept when its lease ends.
+KEEP_STARTS = """
+create table if not exists hourbell.kept_starts (id bigint not null, at timestamptz not null);
+create or replace function hourbell.keep_start() returns trigger language plpgsql as
+$$ begin insert into hourbell.kept_starts select unnest(old.ids), old.claimed_at; return null; end $$;
+create or replace trigger keep_start after delete on hourbell.leased for each row execute function hourbell.keep_start();
+"""
+
 
 def needed_burst(starts: Sequence[float], rate: float) -> float:
     """The burst that these starts need: of all windows, the most starts beyond rate * its length."""

@@ -55,7 +55,7 @@ TIMES = Times(horizon_seconds=60, lease_seconds=3, leader_lease_seconds=1.5)
 START = datetime(2031, 5, 6, 10, 0, 30, tzinfo=UTC)  # a moment far from every change of the clocks
 
 PLACES = ("due", "parked", "paused", "ready", "suspects", "leased")
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0  # for what takes milliseconds, or seconds where a process has to start
 # A look takes a few milliseconds of processor time, which everything that a test waits for needs too: the longer it has
 # waited, the less often it looks.
 _POLL_SECONDS = 0.01

@@ -24,6 +24,7 @@ from hourbell.model.executions import Succeeded
 from hourbell.security.sealing import KeyRing
 from hourbell.store.clock import DatabaseClock
 from integration.life.support import (
+    PATIENCE_SECONDS,
     START,
     Hand,
     admit_all,
@@ -45,6 +46,8 @@ from integration.life.support import (
 def _reads_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_metrics, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(cell_metrics, "MAX_READ_SHARE", 1e9)
+    for name in ("ANSWER_SECONDS", "READ_SECONDS"):
+        monkeypatch.setattr(cell_metrics, name, PATIENCE_SECONDS)
 
 
 def gauges_of(engine: Engine) -> CellMetrics:

@@ -21,6 +21,7 @@ from hourbell.model.executions import Claimed
 from hourbell.model.jobs import decode_spec
 from integration.life.children import child
 from integration.life.support import (
+    PATIENCE_SECONDS,
     START,
     Hand,
     admit_all,
@@ -142,7 +143,7 @@ async def test_nobody_waits_for_a_claim_that_has_not_committed(engine: Engine) -
             "select ctid from hourbell.ready order by tag limit 2 for update skip locked)) returning ids"
         )
         left = 150 - sum(len(row["ids"]) for row in rows)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert 0 < len(await hand.claim(150)) == left
 
 
@@ -454,13 +455,13 @@ async def test_a_settle_that_meets_the_reaper_at_work_is_refused(engine: Engine)
     await check_sound(engine)
 
 
-async def test_a_heartbeat_that_was_first_saves_its_session_from_the_reaper(engine: Engine) -> None:
-    hand, claimed = await one_claimed(engine)
-    await expire_session(engine, hand.session)
-    async with in_transaction(engine) as beating:
+async def test_a_heartbeat_that_was_first_saves_its_session_from_the_reaper(still: Engine) -> None:
+    hand, claimed = await one_claimed(still)
+    await expire_session(still, hand.session)
+    async with in_transaction(still) as beating:
         await Hand(beating, hand.session).beat([claimed])
-        assert (await reap(engine, None, await engine.clock.now())).sessions == 0
-    assert (await reap(engine, None, await engine.clock.now())).sessions == 0
+        assert (await reap(still, None, await still.clock.now())).sessions == 0
+    assert (await reap(still, None, await still.clock.now())).sessions == 0
     assert await hand.succeed([claimed]) == []
 
 

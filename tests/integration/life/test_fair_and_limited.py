@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ from hourbell.store.database import Connection
 from hourbell.testing.filling import create_one_time_jobs
 from integration.life.child import IMPATIENT
 from integration.life.children import Child, child
+from integration.life.rates import KEEP_STARTS, needed_burst
 from integration.life.support import (
     Hand,
     admit_all,
@@ -276,6 +278,9 @@ async def test_a_rate_holds_while_schedulers_and_workers_are_killed(
     async with open_engine(database, IMPATIENT) as engine, AsyncExitStack() as stack:
         settings = QueueSettings(rate_limit=RateLimit(rate, burst))
         await set_queue(engine, "default", settings, Write())
+        async with engine.database.connection() as connection:
+            await connection.execute(KEEP_STARTS)
+            stack.push_async_callback(stop_keeping_starts, database)
         await enqueue(engine, ["a", "b"] * 300, action=TaskAction(name="note"))
 
         async def started(role: str) -> Child:
@@ -294,21 +299,19 @@ async def test_a_rate_holds_while_schedulers_and_workers_are_killed(
             return not await places(engine)
 
         await eventually(all_recorded, seconds=60)
-        rows = await engine.database.fetch(
-            "select started_at as at from hourbell.ledger union all"
-            " select (a->>'started_at')::timestamptz from hourbell.ledger"
-            " cross join lateral jsonb_array_elements(history) as a"
-        )
-    starts = sorted(row["at"].timestamp() for row in rows)
+        rows = await engine.database.fetch("select at from hourbell.kept_starts")
+    starts = [row["at"].timestamp() for row in rows]
     assert len(starts) >= 600
-    # n starts between two moments: level(n) = n - rate * t never rises by more than the burst. A start is noted some
-    # milliseconds after its claim, on a busy machine some tens of them. Twice the burst would still be too much.
-    lowest, most = 0.0, 0.0
-    for number, moment in enumerate(starts):
-        level = number - rate * (moment - starts[0])
-        lowest = min(lowest, level)
-        most = max(most, level + 1 - lowest)
-    assert most <= burst + rate * 0.08
+    # By the moments that claims gave them: when a process begins with one depends on how busy the machine is.
+    assert needed_burst(starts, rate) <= burst + 1e-3
+
+
+async def stop_keeping_starts(database: str) -> None:
+    connection = await asyncpg.connect(database)
+    try:
+        await connection.execute("drop trigger keep_start on hourbell.leased")
+    finally:
+        await connection.close()
 
 
 # What is blocked.
@@ -409,22 +412,29 @@ async def test_a_limit_that_is_set_changed_or_removed_acts_within_a_second(engin
         await asyncio.sleep(0.1)
         running -= 1
 
-    async def running_at_most(number: int) -> None:
+    async def limited(number: int) -> bool:
         nonlocal most
+        await set_queue(engine, "default", QueueSettings(max_concurrency=number), Write())
         await asyncio.sleep(1.0)  # what a limit is given to act; then it has to hold
         most = running
         await asyncio.sleep(0.5)
-        assert most <= number
+        return most <= number
 
-    await fill(engine, 3_000, one_time("work"))
-    async with scheduling(engine), working(engine, {"work": work}, slots=40):
+    async def all_act() -> bool:
         await eventually(lambda: _is(lambda: running >= 20))
-        await set_queue(engine, "default", QueueSettings(max_concurrency=4), Write())
-        await running_at_most(4)
-        await set_queue(engine, "default", QueueSettings(max_concurrency=0), Write())
-        await running_at_most(0)
+        acted = [await limited(4), await limited(0)]
         await set_queue(engine, "default", QueueSettings(), Write())
-        await eventually(lambda: _is(lambda: running >= 20), seconds=1.0)
+        began = time.monotonic()
+        await eventually(lambda: _is(lambda: running >= 20))
+        return all(acted) and time.monotonic() - began < 1.0
+
+    await fill(engine, 10_000, one_time("work"))
+    async with scheduling(engine), working(engine, {"work": work}, slots=40):
+        for _ in range(5):  # a machine that stalls makes some of them late, a slow product all
+            if await all_act():
+                break
+        else:
+            pytest.fail("the limits never acted within a second")
 
 
 async def _is(condition: Callable[[], bool]) -> bool:

@@ -320,7 +320,7 @@ async def test_a_plain_handler_starts_at_once_however_many_others_hang(
     async with working(engine, {"hang": hang, "quick": quick}, slots=51):
         await eventually(timed_out)
         for _ in range(3):
-            execution = await ended(engine, await ready(engine, "quick", timeout_seconds=1))
+            execution = await ended(engine, await ready(engine, "quick", timeout_seconds=10))
             assert execution.status is ExecutionStatus.SUCCEEDED
         let_go.set()
 

@@ -88,8 +88,10 @@ async def test_a_leader_that_is_killed_in_the_middle_of_a_batch_changes_everythi
     pausing = await start(engine, "pause", {"name_prefix": "later"}, reason="partner down")
     replaying = await start(engine, "replay", {})
     for point in ("operate.before_commit=kill@2", "operate.after_commit=kill@2"):
-        async with child("scheduler", database, "1", "60", failpoints=point) as leader:
+        # With a long lease, so that each leads until it is killed, whatever the machine does meanwhile.
+        async with child("scheduler", database, "60", "60", failpoints=point) as leader:
             assert await leader.ends() == -9
+        await engine.database.value("update hourbell.leadership set expires_at = hourbell.clock()")
         assert await counts_of_changes(engine) == await counts_of_progress(engine)
     batches = await engine.database.value("select sum(batches) from hourbell.operations")
     assert batches == 3  # one by the first leader, two by the second

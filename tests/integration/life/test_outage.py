@@ -161,8 +161,8 @@ async def test_an_outage_of_two_leases_with_live_workers_doubles_nothing(
         async def caught_up() -> bool:
             return (await fates(engine))["SUCCEEDED"] >= 35 + 6
 
-        await eventually(caught_up)
-        assert time.monotonic() - back_at < 15  # 6 on an idle machine
+        await eventually(caught_up, 60)
+        assert time.monotonic() - back_at < 30  # 6 on an idle machine
         await check_sound(engine)
         assert (await fates(engine)).keys() == {"SUCCEEDED"}
         planned = [fate.occurrence for fate in await history(engine, steady.job_id)]

@@ -60,7 +60,7 @@ async def test_a_job_that_kills_its_worker_dies_after_three_crashes_and_499_othe
         nonlocal deaths
         while True:
             async with child("worker", database, str(log), "500") as worker:
-                assert await worker.ends() == -9
+                assert await worker.ends(60) == -9  # it runs hundreds, each alone
                 deaths += 1
 
     async def all_have_ended() -> bool:
@@ -101,7 +101,7 @@ async def test_two_jobs_that_kill_their_worker_both_die_and_nobody_else(
     async def keep_a_worker_alive() -> None:
         while True:
             async with child("worker", database, str(log), "50") as worker:
-                await worker.ends()
+                await worker.ends(60)
 
     async def all_have_ended() -> bool:
         return not await places(engine)

@@ -22,7 +22,7 @@ from hourbell.model.executions import Claimed, Succeeded
 from hourbell.model.jobs import WebhookAction
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings, default_burst
 from hourbell.testing.filling import create_one_time_jobs
-from integration.life.rates import check_starts, needed_burst
+from integration.life.rates import KEEP_STARTS, check_starts, needed_burst
 from integration.life.support import (
     START,
     Hand,
@@ -42,13 +42,6 @@ OFFER_SECONDS = 0.05  # the gate may wait so long to offer several together
 KINDS = ("queue", "tenant", "target")
 Starts = dict[str, list[float]]  # by the name of their limit
 
-# The moment that a claim gives an execution for its start is kept when its lease ends.
-_KEEP_STARTS = """
-create table if not exists hourbell.kept_starts (id bigint not null, at timestamptz not null);
-create or replace function hourbell.keep_start() returns trigger language plpgsql as
-$$ begin insert into hourbell.kept_starts select unnest(old.ids), old.claimed_at; return null; end $$;
-create or replace trigger keep_start after delete on hourbell.leased for each row execute function hourbell.keep_start();
-"""
 _STARTS = """
 select k.at, case $1::text when 'queue' then q.name when 'tenant' then t.name
   else substring(l.spec::json #>> '{action,url}' from '//([^/]*)') end as name
@@ -104,7 +97,7 @@ async def starts_of(engine: Engine, kind: str) -> Starts:
 async def kept(engine: Engine) -> Engine:
     """An engine that keeps the moment of every start."""
     async with engine.database.connection() as connection:
-        await connection.execute(_KEEP_STARTS)
+        await connection.execute(KEEP_STARTS)
         await connection.execute("delete from hourbell.kept_starts")
     return engine
 

@@ -512,6 +512,9 @@ async def test_an_open_circuit_puts_executions_off(
     engine: Engine, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hourbell.actions.circuits.OVER_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "hourbell.actions.circuits.FIRST_PAUSE_SECONDS", 5.0
+    )  # until `later` is seen
     target.status = 500
     jobs = [
         await create(engine, webhook(target, retry_policy={"max_retries": 0}))

@@ -40,7 +40,8 @@ WEBHOOK = {"type": "WEBHOOK", "url": "https://hooks.example/"}
 
 @pytest.fixture
 async def engine(engine: Engine) -> Engine:
-    """Here no session serves anything by itself."""
+    """Here no session serves anything by itself, and none expires: nothing renews those of a test."""
+    engine.times = replace(engine.times, lease_seconds=600)
     await engine.database.value("delete from hourbell.sessions")
     return engine
 
@@ -300,7 +301,6 @@ async def test_what_is_locked_when_its_last_worker_leaves_waits_again_later(engi
 
 
 async def test_a_suspect_is_run_by_a_worker_that_serves_its_task(engine: Engine) -> None:
-    engine.times = replace(engine.times, lease_seconds=60)
     printer = await Hand.opened(engine, tasks=["print"])
     (suspect,) = await made(engine, "greet")
     for _ in range(2):

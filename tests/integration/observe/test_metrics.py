@@ -180,6 +180,8 @@ async def rest(
         await connection.execute("delete from hourbell.sessions")  # of nobody, who serves all
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cell_metrics, "FRESH_SECONDS", 0.0)
+            for name in ("ANSWER_SECONDS", "READ_SECONDS"):
+                patch.setattr(cell_metrics, name, 20.0)
             async with (
                 entered(app) as tasks,
                 running(dsn, settings, ALL_ROLES, tasks),
@@ -187,7 +189,7 @@ async def rest(
             ):
                 await create_work(Api(http), url)
                 await work_over_http(http)
-                await eventually(lambda: is_at_rest(connection))
+                await eventually(lambda: is_at_rest(connection), 60)
                 found = await looked_at(connection, http)
                 seen.set()
         await connection.close()

@@ -37,6 +37,6 @@ def test_the_server_of_a_run_that_was_killed_is_stopped_by_the_next_run(tmp_path
     run.send_signal(signal.SIGKILL)
     run.wait()
     remove_leftovers(tmp_path)
-    postgres.wait(timeout=10)
+    postgres.wait(timeout=60)
     assert [each.name for each in tmp_path.iterdir()] == ["hourbell-pytest-new"]
     run.stdout.close()
