@@ -3060,6 +3060,46 @@ def test_on_a_shared_machine_a_run_may_be_later_and_no_more_than_that() -> None:
         assert {violation.invariant for violation in check(history, shared)} == expected
 
 
+def test_on_a_shared_machine_a_lease_may_be_renewed_late_and_a_new_leader_be_slow() -> None:
+    for change, invariant in (
+        (a_lease_is_over_before_it_can_be, "I5"),
+        (a_leader_that_writes_nothing_for_a_while, "I0"),
+    ):
+        for seconds, expected in ((0.0, {invariant}), (0.9, {invariant}), (2.0, set[str]())):
+            history = good()
+            change(history)
+            promise = msgspec.structs.replace(PROMISE, shared_seconds=seconds)
+            assert {violation.invariant for violation in check(history, promise)} == expected
+
+
+def a_leader_that_writes_nothing_for_a_while(history: History) -> None:
+    """Its term is renewed for 3.5 s, and over 3 s later."""
+    alter(history.dump.terms, lambda term: term.epoch == 2, ended_at=BASE + 210.0)
+    drop(history.dump.written, lambda written: written.epoch == 2)
+    after = Term(epoch=3, node="scheduler-3", began_at=BASE + 210.2, ended_at=BASE + 302.5)
+    alter(history.dump.terms, lambda term: term.epoch == 3, epoch=4)
+    alter(history.dump.written, lambda written: written.epoch == 3, epoch=4)
+    history.dump.terms.append(after)
+    times = (210.5, *range(220, 300, 20), 299.4)
+    history.dump.written.extend(Written(epoch=3, at=BASE + at) for at in times)
+
+
+def test_an_upgrade_does_not_make_a_short_run_a_long_one() -> None:
+    history = good()
+    upgrade = Fault(
+        kind="rolling_upgrade",
+        victim="everything",
+        began_at=BASE + 10,
+        ended_at=BASE + 220,
+        detail={"way": [], "moments": []},
+    )
+    history.faults.append(upgrade)
+    drop_jobs(history, "neighbour", "urgent")
+    assert "I0" not in {violation.invariant for violation in check(history, PROMISE)}
+    alter(history.faults, lambda f: f.kind == "rolling_upgrade", ended_at=BASE + 200)
+    assert {violation.invariant for violation in check(history, PROMISE)} == {"I0"}
+
+
 # A standby that may lag behind.
 
 
