@@ -62,14 +62,15 @@ def _loss(attempt: Attempt, sentence: str) -> _Loss:
 def _explains(case: RigCase, struck: Strike, loss: _Loss) -> bool:
     """Whether a worker can have lost to a fault what it held.
 
-    It held it at the fault, or while it came to again; and it is taken from it some time later.
+    It held it at the fault, or while it came to again, for which a shared machine takes longer; and it is taken from it some
+    time later.
     """
-    fault = struck.fault
+    fault, shared = struck.fault, case.promise.shared_seconds
     return (
         struck.hits(loss.worker)
         and fault.began_at <= loss.until
-        and loss.since <= fault.ended_at + case.promise.late_seconds
-        and loss.until <= case.reaped_by(fault.ended_at)
+        and loss.since <= fault.ended_at + case.promise.late_seconds + shared
+        and loss.until <= case.reaped_by(fault.ended_at) + shared
     )
 
 
@@ -245,7 +246,9 @@ def _in_flight(case: RigCase, number: int) -> int:
     struck, promise = case.strikes[number], case.promise
     held = struck.workers(promise.workers) * promise.slots
     held += struck.http_workers(promise.http_workers) * promise.http_slots
-    return min(struck.blows * held, case.in_flight(number))
+    # On a shared machine a worker that comes to again may be too slow for its lease, more than once.
+    times = struck.blows + int(promise.shared_seconds / promise.lease_seconds)
+    return min(times * held, case.in_flight(number))
 
 
 def _once_is_once(case: RigCase) -> Iterator[Violation]:

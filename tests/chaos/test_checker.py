@@ -2177,6 +2177,14 @@ def connections_pile_up_slowly(history: History) -> None:
         history.backends[place] = msgspec.structs.replace(backends, connections=more)
 
 
+@fine
+def a_process_that_was_just_restarted_has_few_connections(history: History) -> None:
+    alter(history.samples, lambda s: s.process == "api" and s.at >= BASE + 110, pid=999)
+    few = lambda b: b.at < BASE + 110  # noqa: E731
+    alter(history.backends, few, connections={"api": 1, "worker-1": 4})
+    alter(history.backends, lambda b: not few(b), connections={"api": 15, "worker-1": 4})
+
+
 @breaks("I18")
 def a_transaction_stays_idle(history: History) -> None:
     alter(history.backends, lambda b: b.at == BASE + 400, idle_in_transaction_seconds=5.5)
@@ -3060,12 +3068,13 @@ def test_on_a_shared_machine_a_run_may_be_later_and_no_more_than_that() -> None:
         assert {violation.invariant for violation in check(history, shared)} == expected
 
 
-def test_on_a_shared_machine_a_lease_may_be_renewed_late_and_a_new_leader_be_slow() -> None:
+def test_on_a_shared_machine_processes_are_slow_and_lose_their_leases() -> None:
     for change, invariant in (
         (a_lease_is_over_before_it_can_be, "I5"),
         (a_leader_that_writes_nothing_for_a_while, "I0"),
+        (a_worker_loses_its_lease_after_its_turn_in_an_upgrade, "I7"),
     ):
-        for seconds, expected in ((0.0, {invariant}), (0.9, {invariant}), (2.0, set[str]())):
+        for seconds, expected in ((0.0, {invariant}), (0.9, {invariant}), (20.0, set[str]())):
             history = good()
             change(history)
             promise = msgspec.structs.replace(PROMISE, shared_seconds=seconds)
