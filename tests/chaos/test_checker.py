@@ -1823,6 +1823,16 @@ def a_delivery_of_an_execution_that_does_not_exist(history: History) -> None:
     history.deliveries.append(msgspec.structs.replace(first, execution_id="exe_other"))
 
 
+@fine
+def an_execution_that_was_planned_while_the_dump_was_read_arrives(history: History) -> None:
+    last = the(history.deliveries, of("tick", 185))
+    due = BASE + 545
+    arrived = msgspec.structs.replace(
+        last, execution_id="exe_other", at=due, answered_at=due + 0.1, scheduled_for=due
+    )
+    history.deliveries.append(arrived)
+
+
 @breaks("I11")
 def a_delivery_under_another_name(history: History) -> None:
     alter(history.deliveries, of("once"), job="even")
