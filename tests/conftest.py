@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 import services
@@ -57,6 +58,9 @@ end $$
 """
 
 remember_types()
+
+# By default an example fails that takes more than 200 ms, which says that the machine stalled. `timeout` bounds every test.
+settings.register_profile("default", settings.get_profile("default"), deadline=None)
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 

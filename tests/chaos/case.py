@@ -144,7 +144,7 @@ class RigCase(Case):
         """How many executions were with workers at a fault, by the ledger and the receiver."""
         if number not in self._flights:
             fault = self.faults[number]
-            until = fault.ended_at + self.promise.late_seconds
+            until = fault.ended_at + self.promise.late_seconds + self.promise.shared_seconds
             held = {
                 row.execution_id
                 for row in self.rows

@@ -120,12 +120,19 @@ def what_is_missing(case: RigCase) -> Iterator[str]:
             yield f"{fault.victim} never led with its older zone data"
     yield from _what_nobody_noted(case)
     yield from _what_nobody_watched(case)
-    if phases["ended"] - phases["loaded"] >= case.promise.judgeable_seconds:
+    if _length(case) >= case.promise.judgeable_seconds:
         yield from _what_there_was_no_peace_for(case)
     uncounted = {story.tenant for story in case.stories.values()} - set(last_counts(case))
     if uncounted:
         tenants = ", ".join(sorted(uncounted))
         yield f"nobody counted the jobs of {tenants} after the clients had stopped"
+
+
+def _length(case: RigCase) -> float:
+    """The seconds of a run without its upgrades, which take as long as all processes take to start."""
+    upgrades = (f for f in case.history.faults if f.kind == "rolling_upgrade")
+    whole = case.phases["ended"] - case.phases["loaded"]
+    return whole - sum(upgrade.ended_at - upgrade.began_at for upgrade in upgrades)
 
 
 def _what_nobody_noted(case: RigCase) -> Iterator[str]:
@@ -139,7 +146,7 @@ def _what_nobody_noted(case: RigCase) -> Iterator[str]:
         longest = max(until - since for since, until in pairwise(times))
         most = case.promise.unwatched_seconds
         if not noted[term.epoch]:
-            most = case.promise.unnoted_term_seconds
+            most = case.promise.unnoted_term_seconds + case.promise.shared_seconds
         if longest > most:
             yield f"nobody noted what epoch {term.epoch} ({term.node}) wrote in {longest:.1f} s"
 

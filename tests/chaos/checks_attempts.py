@@ -19,8 +19,11 @@ from verify.promise import LOST, Lists, Violation, succeeded
 
 
 def leases_run_out(case: RigCase) -> Iterator[Violation]:
-    """What a worker holds is taken from it when its lease is over, and not when it falls silent."""
-    least = case.promise.least_lease_seconds
+    """What a worker holds is taken from it when its lease is over, and not when it falls silent.
+
+    Where it shares the machine, it may have renewed the lease later than it should.
+    """
+    least = max(case.promise.least_lease_seconds - case.promise.shared_seconds, 0.0)
     for row, attempt in _lost_attempts(case):
         causes = [
             struck.fault.began_at
@@ -59,14 +62,15 @@ def _loss(attempt: Attempt, sentence: str) -> _Loss:
 def _explains(case: RigCase, struck: Strike, loss: _Loss) -> bool:
     """Whether a worker can have lost to a fault what it held.
 
-    It held it at the fault, or while it came to again; and it is taken from it some time later.
+    It held it at the fault, or while it came to again, for which a shared machine takes longer; and it is taken from it some
+    time later.
     """
-    fault = struck.fault
+    fault, shared = struck.fault, case.promise.shared_seconds
     return (
         struck.hits(loss.worker)
         and fault.began_at <= loss.until
-        and loss.since <= fault.ended_at + case.promise.late_seconds
-        and loss.until <= case.reaped_by(fault.ended_at)
+        and loss.since <= fault.ended_at + case.promise.late_seconds + shared
+        and loss.until <= case.reaped_by(fault.ended_at) + shared
     )
 
 
@@ -242,7 +246,9 @@ def _in_flight(case: RigCase, number: int) -> int:
     struck, promise = case.strikes[number], case.promise
     held = struck.workers(promise.workers) * promise.slots
     held += struck.http_workers(promise.http_workers) * promise.http_slots
-    return min(struck.blows * held, case.in_flight(number))
+    # On a shared machine a worker that comes to again may be too slow for its lease, more than once.
+    times = struck.blows + int(promise.shared_seconds / promise.lease_seconds)
+    return min(times * held, case.in_flight(number))
 
 
 def _once_is_once(case: RigCase) -> Iterator[Violation]:

@@ -233,12 +233,15 @@ def resources_stay_flat(case: RigCase) -> Iterator[Violation]:
         yield from _is_flat(case, f"{named}: resident kB", rss, promise.growth_rss_kb)
         descriptors = [(sample.at, float(sample.descriptors)) for sample in samples]
         yield from _is_flat(case, f"{named}: descriptors", descriptors, promise.growth_descriptors)
-    connections = Lists[str, tuple[float, float]]()
-    for backends in case.history.backends:
-        for process, count in backends.connections.items():
-            connections.add(process, (backends.at, float(count)))
-    for process, counts in connections.items():
-        yield from _is_flat(case, f"{process}: connections", counts, promise.growth_connections)
+        # Those that a process has from its start: where it is restarted, it has few for a while.
+        connections = [
+            (backends.at, float(backends.connections[process]))
+            for backends in case.history.backends
+            if process in backends.connections and rss[0][0] <= backends.at <= rss[-1][0]
+        ]
+        if connections:
+            growth = promise.growth_connections
+            yield from _is_flat(case, f"{named}: connections", connections, growth)
     stops = Spans(
         (fault.began_at, fault.ended_at + promise.late_seconds)
         for fault in case.faults

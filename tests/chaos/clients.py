@@ -106,10 +106,7 @@ class Clients:
             for query in (of_tenant, of_tenant | {"status": "CANCELLED"}):  # deleted ones: if asked
                 token = None
                 while True:
-                    page = await self._ask(
-                        "GET", "/api/v1/jobs", query | ({"page_token": token} if token else {})
-                    )
-                    assert page is not None
+                    page = await self._page(query | ({"page_token": token} if token else {}))
                     assert page[0] == 200
                     counted.update(job["status"] for job in page[1]["items"])
                     token = page[1]["next_page_token"]
@@ -129,6 +126,12 @@ class Clients:
                     answer={"jobs": dict(counted)},
                 )
             )
+
+    async def _page(self, query: dict[str, str]) -> tuple[int, Any]:
+        """Of the list of jobs; asked for again until it is answered, as everything is."""
+        while (heard := await self._ask("GET", "/api/v1/jobs", query)) is None:
+            await asyncio.sleep(REPEAT_SECONDS)
+        return heard
 
     async def herd(self, size: int) -> None:
         """Many jobs of one tenant, all due at one moment; beside them a few of another, and a few that are urgent."""

@@ -1823,6 +1823,16 @@ def a_delivery_of_an_execution_that_does_not_exist(history: History) -> None:
     history.deliveries.append(msgspec.structs.replace(first, execution_id="exe_other"))
 
 
+@fine
+def an_execution_that_was_planned_while_the_dump_was_read_arrives(history: History) -> None:
+    last = the(history.deliveries, of("tick", 185))
+    due = BASE + 545
+    arrived = msgspec.structs.replace(
+        last, execution_id="exe_other", at=due, answered_at=due + 0.1, scheduled_for=due
+    )
+    history.deliveries.append(arrived)
+
+
 @breaks("I11")
 def a_delivery_under_another_name(history: History) -> None:
     alter(history.deliveries, of("once"), job="even")
@@ -2175,6 +2185,14 @@ def connections_pile_up_slowly(history: History) -> None:
     for place, backends in enumerate(history.backends):
         more = {"api": 5, "worker-1": 4 + int((backends.at - BASE) / 15)}
         history.backends[place] = msgspec.structs.replace(backends, connections=more)
+
+
+@fine
+def a_process_that_was_just_restarted_has_few_connections(history: History) -> None:
+    alter(history.samples, lambda s: s.process == "api" and s.at >= BASE + 110, pid=999)
+    few = lambda b: b.at < BASE + 110  # noqa: E731
+    alter(history.backends, few, connections={"api": 1, "worker-1": 4})
+    alter(history.backends, lambda b: not few(b), connections={"api": 15, "worker-1": 4})
 
 
 @breaks("I18")
@@ -3058,6 +3076,47 @@ def test_on_a_shared_machine_a_run_may_be_later_and_no_more_than_that() -> None:
         move(history, "tick", 425, 425 + late)
         assert "I3" in {violation.invariant for violation in check(history, PROMISE)}
         assert {violation.invariant for violation in check(history, shared)} == expected
+
+
+def test_on_a_shared_machine_processes_are_slow_and_lose_their_leases() -> None:
+    for change, invariant in (
+        (a_lease_is_over_before_it_can_be, "I5"),
+        (a_leader_that_writes_nothing_for_a_while, "I0"),
+        (a_worker_loses_its_lease_after_its_turn_in_an_upgrade, "I7"),
+    ):
+        for seconds, expected in ((0.0, {invariant}), (0.9, {invariant}), (20.0, set[str]())):
+            history = good()
+            change(history)
+            promise = msgspec.structs.replace(PROMISE, shared_seconds=seconds)
+            assert {violation.invariant for violation in check(history, promise)} == expected
+
+
+def a_leader_that_writes_nothing_for_a_while(history: History) -> None:
+    """Its term is renewed for 3.5 s, and over 3 s later."""
+    alter(history.dump.terms, lambda term: term.epoch == 2, ended_at=BASE + 210.0)
+    drop(history.dump.written, lambda written: written.epoch == 2)
+    after = Term(epoch=3, node="scheduler-3", began_at=BASE + 210.2, ended_at=BASE + 302.5)
+    alter(history.dump.terms, lambda term: term.epoch == 3, epoch=4)
+    alter(history.dump.written, lambda written: written.epoch == 3, epoch=4)
+    history.dump.terms.append(after)
+    times = (210.5, *range(220, 300, 20), 299.4)
+    history.dump.written.extend(Written(epoch=3, at=BASE + at) for at in times)
+
+
+def test_an_upgrade_does_not_make_a_short_run_a_long_one() -> None:
+    history = good()
+    upgrade = Fault(
+        kind="rolling_upgrade",
+        victim="everything",
+        began_at=BASE + 10,
+        ended_at=BASE + 220,
+        detail={"way": [], "moments": []},
+    )
+    history.faults.append(upgrade)
+    drop_jobs(history, "neighbour", "urgent")
+    assert "I0" not in {violation.invariant for violation in check(history, PROMISE)}
+    alter(history.faults, lambda f: f.kind == "rolling_upgrade", ended_at=BASE + 200)
+    assert {violation.invariant for violation in check(history, PROMISE)} == {"I0"}
 
 
 # A standby that may lag behind.

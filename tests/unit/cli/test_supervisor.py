@@ -24,7 +24,7 @@ SUPERVISOR = """
 import sys
 from pathlib import Path
 from hourbell.cli import supervisor
-supervisor.STOP_SECONDS = 0.3
+supervisor.STOP_SECONDS = 5.0
 """
 
 
