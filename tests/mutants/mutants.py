@@ -1013,6 +1013,22 @@ MUTANTS = [
         "An occurrence on which the gate fails does not stop the later ones of its job.",
     ),
     Mutant(
+        "older_occurrence_replaces_newer",
+        "src/hourbell/store/functions/overlaps.sql",
+        "case when pos < n or replaced then",
+        "case when pos < n then",
+        (f"{ISOLATION_TEST}::test_an_older_occurrence_does_not_replace_a_newer_run",),
+        "An occurrence on which the gate failed does not cancel a newer run when it is retried.",
+    ),
+    Mutant(
+        "bad_rows_taken_like_parked_ones",
+        PARKING,
+        "      where at <= p_now and kind <> hourbell.blocker_failure()",
+        "      where at <= p_now",
+        (f"{ISOLATION_TEST}::test_rows_on_which_it_failed_are_all_retried_however_many",),
+        "Rows on which the gate failed are decided on from the beginning, some in each pass.",
+    ),
+    Mutant(
         "bad_row_stays_in_its_line",
         ISOLATION,
         "where kind = line_kind and key = line_key\n    order by",

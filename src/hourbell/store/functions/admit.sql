@@ -75,11 +75,12 @@ begin
   end if;
   -- Parked rows go before newly due rows of their priority. In one of sixteen passes they go before all newly due rows,
   -- least urgent first, so that low priorities make progress too. A hash of the pass number selects the pass, so no
-  -- periodic load can miss it forever.
-  lowest_first := hashint8(this_pass) & 15 = 0 or p_isolating;
+  -- periodic load can miss it forever. In an isolating pass they always go before all newly due rows, which may need
+  -- the keys for which they have room.
+  lowest_first := hashint8(this_pass) & 15 = 0;
   if p_isolating then
     select * into retried, woken, failed, errors
-    from hourbell.unpark_isolating(p_now, greatest(p_batch / 4, 1));
+    from hourbell.unpark_isolating(p_now, greatest(p_batch / 4, 1), lowest_first);
     budget_left := budget_left - 2 * cardinality(woken);
     examined := cardinality(woken);
   elsif exists (select from hourbell.gate_wakeups where at <= p_now) then
@@ -96,8 +97,8 @@ begin
     perform hourbell.end_mixed(serving);
   end if;
   generation := hourbell.generation();  -- before any limit is read
-  if lowest_first and woken <> '{}' then
-    foreach p in array '{3,2,1,0}'::smallint[] loop
+  if (lowest_first or p_isolating) and woken <> '{}' then
+    foreach p in array case when lowest_first then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       rows := array(select w from unnest(woken) as w where w.priority = p);
       if p_isolating then
         isolated := hourbell.admit_isolating(rows, true, p, serving, generation, p_now, p_grace, this_pass);

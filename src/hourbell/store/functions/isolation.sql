@@ -126,12 +126,12 @@ begin
     returning id)
   select array_agg(id) into ids from gone;
   perform hourbell.requeue(ids);
-  perform hourbell.wake_failed(p_now, false);
+  perform hourbell.wake_failed(p_now, ids is null);  -- null: other transactions have locked all of them
   return ids is not null;
 end $$;
 
--- Makes sure that the rows on which the gate has failed are retried: in a minute if it has failed on rows in this pass,
--- otherwise in the next pass.
+-- Makes sure that the rows on which the gate has failed are retried: in a minute if it has failed on rows in this pass
+-- (p_again), otherwise in the next pass.
 create or replace function hourbell.wake_failed(p_now timestamptz, p_again boolean) returns void
 language sql set plan = lookups as $$
   with past as (
@@ -149,7 +149,8 @@ $$;
 -- until it does not fail. If it fails even with one, the first row of that line is parked under `blocker_failure`. If
 -- there is none, the blocker itself is bad, and is woken again later.
 create or replace function hourbell.unpark_isolating(
-  p_now timestamptz, p_limit int, out retried boolean, out woken hourbell.due[], out failed bigint[], out errors text[]
+  p_now timestamptz, p_limit int, p_lowest_first boolean,
+  out retried boolean, out woken hourbell.due[], out failed bigint[], out errors text[]
 )
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -167,7 +168,7 @@ begin
   loop
     begin
       retried := hourbell.retry_failed(p_now, p_limit);
-      woken := hourbell.unpark(p_now, p_limit, false);
+      woken := hourbell.unpark(p_now, p_limit, p_lowest_first);
       return;
     exception when others then
       get stacked diagnostics code = returned_sqlstate, message = message_text;
