@@ -1031,10 +1031,18 @@ MUTANTS = [
     Mutant(
         "bad_row_stays_in_its_line",
         ISOLATION,
-        "where kind = line_kind and key = line_key\n    order by",
-        "where kind = line_kind and key = line_key and false\n    order by",
+        "where kind = line_kind and key = line_key\n      order by",
+        "where kind = line_kind and key = line_key and false\n      order by",
         (f"{ISOLATION_TEST}::test_a_parked_row_that_cannot_be_taken_out_does_not_stop_the_others",),
         "A row that cannot be taken out of its line does not block the line.",
+    ),
+    Mutant(
+        "bad_limit_tried_without_end",
+        ISOLATION,
+        "    exit when cardinality(failed) = hourbell.max_failures();\n",
+        "    exit when cardinality(failed) = 1000;\n",
+        (f"{ISOLATION_TEST}::test_a_limit_that_cannot_be_read_does_not_stop_the_others",),
+        "A limit that cannot be read does not keep the gate busy with all rows that wait for it.",
     ),
     Mutant(
         "lock_timeout_blamed_on_rows",

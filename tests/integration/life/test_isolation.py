@@ -19,6 +19,7 @@ from hourbell.engine.views.diagnosis import Level, examine, findings
 from hourbell.engine.views.executions import ExecutionFilter, search_executions
 from hourbell.engine.views.explain import explain_execution
 from hourbell.model.ids import execution_text
+from hourbell.model.limits import RateLimit
 from integration.life.limits import limit_queue, limit_tenant, queued
 from integration.life.support import (
     START,
@@ -355,6 +356,28 @@ async def test_urgent_rows_come_first_in_an_isolating_pass_too(still: Engine) ->
         assert await place_of(still, low) == ["parked"]
     finally:
         await still.database.value("alter table hourbell.tag_refunds rename column gone to tenant")
+
+
+async def test_a_limit_that_cannot_be_read_does_not_stop_the_others(still: Engine) -> None:
+    await limit_tenant(still, "limited", max_concurrency=0)
+    await queued(still, 40, tenant_id="limited")
+    await admit_all(still)
+    await limit_tenant(still, "limited", rate_limit=RateLimit(1.0, 1))
+    await still.database.value("update hourbell.limits set rate = 1e-300 where kind = 2")
+    await hundred_good(still)
+    with capture_logs() as logs:
+        await admit_all(still)
+    assert await places(still) == {"ready": 100, "parked": 40}
+    # Not all of its rows are tried, and not at once.
+    assert 0 < sum(line["event"] == "execution cannot be admitted" for line in logs) <= 24
+    assert await admit(still) == Pass(0, more=False, busy=False)
+    await check_sound(still)
+    await limit_tenant(still, "limited", rate_limit=None)
+    for minute in range(1, 4):
+        await travel(still, START + minute * MINUTE)
+        await admit_all(still)
+    assert await places(still) == {"ready": 140}
+    await check_sound(still)
 
 
 async def test_many_bad_rows_do_not_hold_the_lock_for_long(still: Engine) -> None:

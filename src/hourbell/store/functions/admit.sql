@@ -80,7 +80,7 @@ begin
   lowest_first := hashint8(this_pass) & 15 = 0;
   if p_isolating then
     select * into retried, woken, failed, errors
-    from hourbell.unpark_isolating(p_now, greatest(p_batch / 4, 1), lowest_first);
+    from hourbell.unpark_isolating(p_now, greatest(p_batch / 4, 1));
     budget_left := budget_left - 2 * cardinality(woken);
     examined := cardinality(woken);
   elsif exists (select from hourbell.gate_wakeups where at <= p_now) then
