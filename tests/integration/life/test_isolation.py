@@ -245,7 +245,7 @@ async def test_overlap_is_decided_once_the_cause_is_gone(still: Engine) -> None:
         await admit_all(still)
         await travel(still, at("10:01:30"))
         await plan_all(still)
-        # It is tried again together with the next occurrence, which it does not block.
+        # It is retried together with the next occurrence, which it does not block.
         await travel(still, at("10:02"))
         await admit_all(still)
         assert await place_of(still, bad) == ["parked"]
