@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import Pass, admit
+from hourbell.engine.life.reap import expire
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.attention import attention
@@ -434,6 +435,29 @@ async def test_what_is_not_about_rows_stops_nothing(still: Engine) -> None:
         assert [line["event"] for line in logs] == ["gate pass failed"]
     finally:
         await still.database.value("alter table hourbell.tag_refunds rename column gone to tenant")
+
+
+async def test_a_deadline_that_cannot_be_applied_does_not_stop_the_others(still: Engine) -> None:
+    ids = await queued(still, 20, start_deadline_seconds=10)
+    bad = ids[7]
+    await still.database.value(
+        f"alter table hourbell.outcomes add constraint bad_rows check (id <> {bad}) not valid"
+    )
+    now = await travel(still, at("10:01"))
+    with capture_logs() as logs:
+        for _ in range(12):  # steps of the loop
+            await expire(still, None, now)
+    assert await places(still) == {"due": 1}
+    assert [(line["event"], line["execution_id"]) for line in logs] == [
+        ("deadline cannot be applied", execution_text(bad))
+    ]
+    await still.database.value("alter table hourbell.outcomes drop constraint bad_rows")
+    await expire(still, None, now)
+    assert await places(still) == {"due": 1}  # not retried at once
+    now = await travel(still, at("10:02:01"))
+    await expire(still, None, now)
+    assert await places(still) == {}
+    await check_sound(still)
 
 
 async def test_a_lock_timeout_says_nothing_about_the_rows(still: Engine) -> None:
