@@ -133,6 +133,33 @@ async def test_a_group_whose_last_job_has_no_room_says_so_and_tries_again(
     assert (view.ended_at, view.problem) == (row["look_at"], None)
 
 
+async def test_a_group_that_cannot_be_ended_does_not_stop_the_others(
+    app: App, engine: Engine
+) -> None:
+    then = app.get_task("report").bind(1)
+    groups = [await app.group([], then=then) for _ in range(5)]
+    rows = await engine.database.fetch("select id from hourbell.execution_groups order by id")
+    await engine.database.value(
+        "alter table hourbell.execution_groups add constraint bad"
+        f" check (id <> {rows[2]['id']} or ended_at is null)"
+    )
+    now = await engine.clock.now()
+    await follow_groups(engine, None, now)
+    problem = "CheckViolationError"
+    views = [await group.get() for group in groups]
+    assert [view.problem for view in views] == [None, None, problem, None, None]
+    assert [view.ended_at is not None for view in views] == [True, True, False, True, True]
+    assert len(await live(engine)) == 4
+    await follow_groups(engine, None, now)  # not tried again at once
+    await engine.database.value("alter table hourbell.execution_groups drop constraint bad")
+    row = await engine.database.row(
+        "select look_at from hourbell.execution_groups where id = $1", rows[2]["id"]
+    )
+    await follow_groups(engine, None, row["look_at"])
+    view = await groups[2].get()
+    assert (view.ended_at, view.problem) == (row["look_at"], None)
+
+
 async def test_a_group_that_is_refused_within_a_transaction_says_what_is_left_there(
     app: App, database: str
 ) -> None:

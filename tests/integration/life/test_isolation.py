@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import Pass, admit
+from hourbell.engine.life.reap import expire
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.attention import attention
@@ -20,7 +21,8 @@ from hourbell.engine.views.diagnosis import Level, examine, findings
 from hourbell.engine.views.executions import ExecutionFilter, search_executions
 from hourbell.engine.views.explain import explain_execution
 from hourbell.model.ids import execution_text
-from integration.life.limits import limit_tenant, queued
+from hourbell.model.limits import RateLimit
+from integration.life.limits import limit_queue, limit_tenant, queued
 from integration.life.support import (
     START,
     Hand,
@@ -245,7 +247,7 @@ async def test_overlap_is_decided_once_the_cause_is_gone(still: Engine) -> None:
         await admit_all(still)
         await travel(still, at("10:01:30"))
         await plan_all(still)
-        # It is tried again together with the next occurrence, which it does not block.
+        # It is retried together with the next occurrence, which it does not block.
         await travel(still, at("10:02"))
         await admit_all(still)
         assert await place_of(still, bad) == ["parked"]
@@ -257,6 +259,126 @@ async def test_overlap_is_decided_once_the_cause_is_gone(still: Engine) -> None:
         (at("10:01"), "SKIPPED"),
         (at("10:02"), "live"),
     ]
+    await check_sound(still)
+
+
+async def test_an_older_occurrence_does_not_replace_a_newer_run(still: Engine) -> None:
+    job = await create(still, recurring("1,2 * * * *", overlap_policy="replace"))
+    await plan_all(still)
+    await travel(still, at("10:01:10"))
+    (bad,) = [row["id"] for row in await still.database.fetch("select id from hourbell.due")]
+    async with failing(still, bad):
+        await admit_all(still)
+        await travel(still, at("10:01:30"))
+        await plan_all(still)
+        await travel(still, at("10:02"))
+        await admit_all(still)
+    (running,) = await (await Hand.opened(still)).claim()
+    assert running.execution_id != bad
+    await travel(still, at("10:02:10"))  # the older one is retried
+    await admit_all(still)
+    assert await still.database.value("select count(*) from hourbell.cancellations") == 0
+    assert [(one.occurrence, one.status) for one in await history(still, job.job_id)] == [
+        (at("10:01"), "SKIPPED"),
+        (at("10:02"), "live"),
+    ]
+    await check_sound(still)
+
+
+async def test_an_older_occurrence_does_not_replace_a_newer_one_that_waits(still: Engine) -> None:
+    job = await create(still, recurring("0,1,2 * * * *", overlap_policy="replace"))
+    hand = await Hand.opened(still)
+    await travel(still, at("11:00"))
+    await plan_all(still)
+    await admit_all(still)
+    assert await hand.claim()
+    now = await travel(still, at("11:01:10"))
+    await plan_all(still)
+    bad = await still.database.value("select id from hourbell.due where run_at <= $1", now)
+    await still.database.value(
+        "alter table hourbell.parked add constraint bad_rows"
+        f" check (kind = 7 or id <> {bad}) not valid"
+    )
+    await admit_all(still)
+    await travel(still, at("11:02"))
+    await plan_all(still)
+    await admit_all(still)  # the newest waits for the end of the one that runs
+    assert await places(still) == {"leased": 1, "parked": 2}
+    await still.database.value("alter table hourbell.parked drop constraint bad_rows")
+    await travel(still, at("11:02:10"))
+    await admit_all(still)
+    assert [(one.occurrence, one.status) for one in await history(still, job.job_id)][-2:] == [
+        (at("11:01"), "SKIPPED"),
+        (at("11:02"), "live"),
+    ]
+    await check_sound(still)
+
+
+async def test_rows_on_which_it_failed_are_all_retried_however_many(still: Engine) -> None:
+    bad = await queued(still, 6)
+    async with failing(still, *bad):
+        await admit_all(still)
+        assert await places(still) == {"parked": 6}
+    await travel(still, at("10:01:30"))
+    while (passed := await admit(still, batch=8)).more:  # each retries two of them
+        assert passed.examined == 2
+    assert await places(still) == {"ready": 6}
+
+
+async def test_rows_that_are_locked_are_retried_later(still: Engine) -> None:
+    bad = await queued(still, 2)
+    async with failing(still, *bad):
+        await admit_all(still)
+    await travel(still, at("10:01:30"))
+    async with in_transaction(still) as own:
+        await own.database.fetch("select from hourbell.parked for update")
+        assert await admit(still) == Pass(0, more=False, busy=False)
+    await travel(still, at("10:02:30"))
+    await admit_all(still)
+    assert await places(still) == {"ready": 2}
+
+
+async def test_urgent_rows_come_first_in_an_isolating_pass_too(still: Engine) -> None:
+    for name in ("a", "b"):
+        await limit_tenant(still, name, max_concurrency=0)
+    (urgent,) = await queued(still, 1, tenant_id="a", priority="CRITICAL")
+    (low,) = await queued(still, 1, tenant_id="b", priority="LOW")
+    await admit_all(still)
+    await limit_queue(still, max_concurrency=1)
+    for name in ("a", "b"):
+        await limit_tenant(still, name, max_concurrency=1)
+    await still.database.value("select setval('hourbell.passes', 1)")  # not one of sixteen
+    await still.database.value(
+        "insert into hourbell.tag_refunds (queue, priority, tenant) values (1, 2, 1)"
+    )
+    await still.database.value("alter table hourbell.tag_refunds rename column tenant to gone")
+    try:
+        await admit_all(still)
+        assert await place_of(still, urgent) == ["ready"]
+        assert await place_of(still, low) == ["parked"]
+    finally:
+        await still.database.value("alter table hourbell.tag_refunds rename column gone to tenant")
+
+
+async def test_a_limit_that_cannot_be_read_does_not_stop_the_others(still: Engine) -> None:
+    await limit_tenant(still, "limited", max_concurrency=0)
+    await queued(still, 40, tenant_id="limited")
+    await admit_all(still)
+    await limit_tenant(still, "limited", rate_limit=RateLimit(1.0, 1))
+    await still.database.value("update hourbell.limits set rate = 1e-300 where kind = 2")
+    await hundred_good(still)
+    with capture_logs() as logs:
+        await admit_all(still)
+    assert await places(still) == {"ready": 100, "parked": 40}
+    # Not all of its rows are tried, and not at once.
+    assert 0 < sum(line["event"] == "execution cannot be admitted" for line in logs) <= 24
+    assert await admit(still) == Pass(0, more=False, busy=False)
+    await check_sound(still)
+    await limit_tenant(still, "limited", rate_limit=None)
+    for minute in range(1, 4):
+        await travel(still, START + minute * MINUTE)
+        await admit_all(still)
+    assert await places(still) == {"ready": 140}
     await check_sound(still)
 
 
@@ -314,6 +436,29 @@ async def test_what_is_not_about_rows_stops_nothing(still: Engine) -> None:
         assert [line["event"] for line in logs] == ["gate pass failed"]
     finally:
         await still.database.value("alter table hourbell.tag_refunds rename column gone to tenant")
+
+
+async def test_a_deadline_that_cannot_be_applied_does_not_stop_the_others(still: Engine) -> None:
+    ids = await queued(still, 20, start_deadline_seconds=10)
+    bad = ids[7]
+    await still.database.value(
+        f"alter table hourbell.outcomes add constraint bad_rows check (id <> {bad}) not valid"
+    )
+    now = await travel(still, at("10:01"))
+    with capture_logs() as logs:
+        for _ in range(12):  # steps of the loop
+            await expire(still, None, now)
+    assert await places(still) == {"due": 1}
+    assert [(line["event"], line["execution_id"]) for line in logs] == [
+        ("deadline cannot be applied", execution_text(bad))
+    ]
+    await still.database.value("alter table hourbell.outcomes drop constraint bad_rows")
+    await expire(still, None, now)
+    assert await places(still) == {"due": 1}  # not retried at once
+    now = await travel(still, at("10:02:01"))
+    await expire(still, None, now)
+    assert await places(still) == {}
+    await check_sound(still)
 
 
 async def test_a_lock_timeout_says_nothing_about_the_rows(still: Engine) -> None:

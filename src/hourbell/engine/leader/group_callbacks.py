@@ -10,6 +10,7 @@ from datetime import datetime
 
 import asyncpg
 import msgspec
+import structlog
 
 from hourbell.engine.codes import FATES
 from hourbell.engine.core import Engine
@@ -26,6 +27,9 @@ _MAX_GROUPS = 200  # that one step follows,
 _MAX_FOLLOWED = 5_000  # by this many members in all
 _FOLLOW = "select * from hourbell.follow_groups($1, $2, $3, $4, $5)"
 _END = "select hourbell.end_groups($1, $2, $3, $4, $5, $6, $7)"
+_DELAY = "select hourbell.delay_callback($1, $2, $3, $4, $5)"
+
+log = structlog.get_logger(component="scheduler")
 
 
 async def follow_groups(engine: Engine, term: Term | None, now: datetime) -> bool:
@@ -40,6 +44,23 @@ async def follow_groups(engine: Engine, term: Term | None, now: datetime) -> boo
 
 
 async def _end(engine: Engine, term: Term | None, now: datetime, ended: list[int]) -> None:
+    """End groups. One that cannot be ended is retried after a minute, and stops no other."""
+    try:
+        await _end_together(engine, term, now, ended)
+    except (asyncpg.PostgresError, msgspec.MsgspecError) as error:
+        if len(ended) > 1:
+            middle = len(ended) // 2
+            await _end(engine, term, now, ended[:middle])
+            await _end(engine, term, now, ended[middle:])
+            return
+        log.exception("group cannot be ended", group_id=group_text(ended[0]))
+        with translate_epoch_errors():
+            await engine.database.value(
+                _DELAY, *epoch_args(term), now, ended[0], type(error).__name__
+            )
+
+
+async def _end_together(engine: Engine, term: Term | None, now: datetime, ended: list[int]) -> None:
     rows = await engine.database.fetch(_Q["group"], ended)
     webhooks = [None if row["url"] is None else _webhook(row, now) for row in rows]
     async with committing("notify.before_commit", "notify.after_commit"):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import asyncpg
 import msgspec
+import structlog
 
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.model.ids import execution_text
 from hourbell.store.database import committing
 
 _MAX_DEADLINES = 5_000
 _LOST = "lost"  # the kind of failure of an attempt whose worker died
 _REAP = "select *, hourbell.ended() as ended_as from hourbell.reap($1, $2, $3, $4)"
 _EXPIRE = "select n, hourbell.ended() as ended from hourbell.expire($1, $2, $3, $4) as n"
+_DELAY = "select hourbell.delay_deadline($1, $2, $3)"
+
+log = structlog.get_logger(component="scheduler")
 
 
 class Reaped(msgspec.Struct, frozen=True):
@@ -36,9 +42,36 @@ async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
 
 
 async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """End executions that missed their deadline; True if there may be more."""
+    """End executions that missed their deadline; True if there may be more.
+
+    If the database rejects that, fewer deadlines are applied, until it does not. One that is
+    rejected alone is retried after a minute, so that it does not stop the later ones.
+    """
+    limit = _MAX_DEADLINES
+    while True:
+        try:
+            return await _expire(engine, term, now, limit)
+        except asyncpg.PostgresError as error:  # a temporary one is StoreUnavailable
+            if limit == 1:
+                await _delay(engine, term, now, error)
+                return False  # if none can be applied, not one right after the other
+            limit = max(limit // 8, 1)
+
+
+async def _delay(engine: Engine, term: Term | None, now: datetime, error: Exception) -> None:
+    with translate_epoch_errors():
+        execution_id = await engine.database.value(_DELAY, *epoch_args(term), now)
+    if execution_id is not None:
+        log.error(
+            "deadline cannot be applied",
+            execution_id=execution_text(execution_id),
+            error=str(error).partition("\n")[0],  # without the row
+        )
+
+
+async def _expire(engine: Engine, term: Term | None, now: datetime, limit: int) -> bool:
     async with committing("expire.before_commit", "expire.after_commit"):
         with translate_epoch_errors():
-            row = await engine.database.row(_EXPIRE, *epoch_args(term), now, _MAX_DEADLINES)
+            row = await engine.database.row(_EXPIRE, *epoch_args(term), now, limit)
     engine.counts.count_ended(row["ended"])
-    return bool(row["n"] == _MAX_DEADLINES)
+    return bool(row["n"] == limit)

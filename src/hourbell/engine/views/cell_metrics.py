@@ -98,7 +98,7 @@ async def read_cell(engine: Engine) -> CellState:
         serving = await fetch(_Q["serving"], now)
         due = await fetch(_Q["waiting"], now, MAX_PER_TIER)
         ready = await fetch(_Q["ready"], MAX_QUEUES, MAX_READY_SLABS, MAX_ALL_READY_SLABS)
-        held = await fetch(_Q["held"], MAX_WAITING, MAX_LEASED, kinds)
+        elsewhere = await fetch(_Q["elsewhere"], MAX_WAITING, MAX_LEASED, kinds)
         parked = await fetch(_Q["parked"], MAX_COUNTED, kinds)
         took = await fetch(_Q["run_seconds"], now - _RUNS_OF, now)
     workers = {row["queue"]: (row["workers"], row["slots"]) for row in serving}
@@ -113,7 +113,7 @@ async def read_cell(engine: Engine) -> CellState:
         unreaped_sessions=cell["unreaped"],
         running_since=cell["running_since"],
         queues={row["id"]: _queue(row["name"], row["id"], workers) for row in queues},
-        waiting=[*map(_due, due), *map(_ready, ready), *map(_held, held)],
+        waiting=[*map(_due, due), *map(_ready, ready), *map(_elsewhere, elsewhere)],
         parked={_BLOCKERS[row["kind"] - 1]: row["n"] for row in parked},
         run_seconds={row["queue"]: row["seconds"] for row in took},
     )
@@ -135,7 +135,7 @@ def _ready(row: asyncpg.Record) -> Waiting:
     return Waiting(row["queue"], row["priority"], "ready", row["n"], row["oldest"])
 
 
-def _held(row: asyncpg.Record) -> Waiting:
+def _elsewhere(row: asyncpg.Record) -> Waiting:
     state = "ready" if row["place"] == "suspects" else row["place"]
     return Waiting(row["queue"], row["priority"], state, row["n"], row["oldest"])
 

@@ -325,7 +325,7 @@ def _schedules(state: State) -> Finding:
         not refused,
         f"not applied: {' '.join(refused)}" if refused else "every schedule in code is applied",
         "The job of such a schedule does not exist, or has its earlier declaration. Correct the "
-        "declaration, or what it names. It is tried again every minute.",
+        "declaration, or what it names. It is retried every minute.",
         Level.FAILURE,
     )
 

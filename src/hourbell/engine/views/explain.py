@@ -368,8 +368,8 @@ async def _blocked(engine: Engine, execution_id: int, queue: str, now: datetime)
     if kind == BLOCKER_FAILURE:
         return Explanation(
             code="admission_failed",
-            message="The gate failed on it, so it does not become ready. It is tried again every"
-            ' minute. The log of the scheduler says why ("execution cannot be admitted"); correct'
+            message="The gate failed on it, so it does not become ready. It is retried every minute."
+            ' The log of the scheduler says why ("execution cannot be admitted"); correct'
             " that, or cancel it.",
             until=row["retried_at"],
         )

@@ -164,9 +164,9 @@ async def depth(engine: Engine, now: datetime, running: UnderWay) -> list[Depth]
     every_parked = sum(row["n"] for row in parked.values()) < MAX_COUNTED
     found = []
     for priority in Priority:
-        row, held = ready.get(priority), parked.get(priority)
-        waiting = 0 if row is None else row["n"]
-        since = [each["oldest"] for each in (row, held) if each is not None]
+        in_ready, in_parked = ready.get(priority), parked.get(priority)
+        waiting = 0 if in_ready is None else in_ready["n"]
+        since = [each["oldest"] for each in (in_ready, in_parked) if each is not None]
         since.append(overdue.get(priority))
         at_least = [
             name
@@ -181,7 +181,7 @@ async def depth(engine: Engine, now: datetime, running: UnderWay) -> list[Depth]
             Depth(
                 priority,
                 min(waiting, MAX_COUNTED),
-                0 if held is None else held["n"],
+                0 if in_parked is None else in_parked["n"],
                 running.by_priority.get(priority, 0),
                 min((each for each in since if each is not None), default=None),
                 tuple(at_least),

@@ -75,8 +75,9 @@ begin
   end if;
   -- Parked rows go before newly due rows of their priority. In one of sixteen passes they go before all newly due rows,
   -- least urgent first, so that low priorities make progress too. A hash of the pass number selects the pass, so no
-  -- periodic load can miss it forever.
-  lowest_first := hashint8(this_pass) & 15 = 0 or p_isolating;
+  -- periodic load can miss it forever. In an isolating pass they always go before all newly due rows, which may need
+  -- the keys for which they have room.
+  lowest_first := hashint8(this_pass) & 15 = 0;
   if p_isolating then
     select * into retried, woken, failed, errors
     from hourbell.unpark_isolating(p_now, greatest(p_batch / 4, 1));
@@ -96,8 +97,8 @@ begin
     perform hourbell.end_mixed(serving);
   end if;
   generation := hourbell.generation();  -- before any limit is read
-  if lowest_first and woken <> '{}' then
-    foreach p in array '{3,2,1,0}'::smallint[] loop
+  if (lowest_first or p_isolating) and woken <> '{}' then
+    foreach p in array case when lowest_first then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       rows := array(select w from unnest(woken) as w where w.priority = p);
       if p_isolating then
         isolated := hourbell.admit_isolating(rows, true, p, serving, generation, p_now, p_grace, this_pass);
@@ -298,7 +299,7 @@ begin
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p_priority
     order by pass desc limit 1) as v on true;
   select * into positions, tags from hourbell.tag(p_queues, p_tenants, p_priority, queues, times, p_pass);
-  -- The usual case: one line, and all of it is put into slabs. It is sorted by the tags alone.
+  -- The usual case: one queue and task, and all rows are put into slabs. It is sorted by the tags alone.
   if p_flags is null and cardinality(p_queues) = 1 and cardinality(p_tasks) = 1 then
     select array_agg(id), array_agg(tag) into ids, tags
     from (
@@ -323,13 +324,13 @@ begin
   suspected as (
     insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
     select tag, id, queue, p_priority, p_now, limited, p_generation, task from tagged where suspect),
-  lines as materialized (
+  by_task as materialized (
     select queue, task, array_agg(id order by tag, id) as ids, array_agg(tag order by tag, id) as tags
     from tagged where not (suspect or limited) group by queue, task),
   slabs as (
     select l.tags[k] as tag, l.tags[least(k + s.size, cardinality(l.ids) + 1) - 1] as last_tag, l.task, l.queue,
       false as limited, l.ids[k:k + s.size - 1] as ids
-    from lines as l join sizes as s using (queue)
+    from by_task as l join sizes as s using (queue)
     cross join lateral generate_series(1, cardinality(l.ids), s.size) as k
     union all
     select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect),

@@ -32,7 +32,7 @@ declare
   p smallint;
   room int;
   queues smallint[];
-  lines int[];  -- the task of each of `queues`; null: all
+  task_of int[];  -- for each of `queues`: the task to take from it; null: all
   mixed smallint[] := '{}';  -- queues in which the session looks up its tasks one by one
   fitting int[];  -- tasks that this session serves; null: all
   shares int[];
@@ -86,11 +86,11 @@ begin
     foreach p in array case when p_lowest_first then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
-      -- What this session may take forms lines: one per queue, or in a mixed queue one per task that the session
-      -- serves. Usually only one of them has slabs of this priority.
-      queues := session.queues; lines := array[null::int]; shares := array[room];
+      -- What this session may take is looked up by queue, and in a mixed queue by each task that the session serves.
+      -- Usually there are slabs of this priority for only one of these.
+      queues := session.queues; task_of := array[null::int]; shares := array[room];
       if cardinality(queues) > 1 or mixed <> '{}' then
-        select coalesce(array_agg(l.queue), '{}'), array_agg(l.task) into queues, lines
+        select coalesce(array_agg(l.queue), '{}'), array_agg(l.task) into queues, task_of
         from (
           select queue, null::int as task from unnest(session.queues) as q(queue) where not queue = any (mixed)
           union all
@@ -107,9 +107,9 @@ begin
               and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
         continue when queues = '{}';
       end if;
-      if cardinality(queues) > 1 then shares := hourbell.shares_of_lines(queues, lines, p, room); end if;
+      if cardinality(queues) > 1 then shares := hourbell.shares_by_queue(queues, task_of, p, room); end if;
       for k in 1 .. cardinality(queues) loop
-        slabs := hourbell.take_slabs(queues[k], p, lines[k], fitting, shares[k]);
+        slabs := hourbell.take_slabs(queues[k], p, task_of[k], fitting, shares[k]);
         continue when slabs = '{}';
         popped := popped || array(select unnest(s.ids) from unnest(slabs) as s);
         continue when not exists (select from unnest(slabs) as s where s.generation < newest or s.limited);
@@ -247,10 +247,10 @@ begin
   end if;
 end $$;
 
--- How many executions a claim of p_room takes of each line (p_queues[k], or in a mixed queue p_tasks[k] of it). The
--- share of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room is 60,
+-- How many executions a claim of p_room takes of each queue p_queues[k], or in a mixed queue of its task p_tasks[k].
+-- That depends on how far their next tags are ahead of the virtual time of the queue. Example: the room is 60,
 -- and slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
-create or replace function hourbell.shares_of_lines(p_queues smallint[], p_tasks int[], p_priority smallint, p_room int)
+create or replace function hourbell.shares_by_queue(p_queues smallint[], p_tasks int[], p_priority smallint, p_room int)
 returns int[]
 language plpgsql stable as $$
 begin
@@ -359,10 +359,9 @@ begin
   return fences;
 end $$;
 
--- Takes p_room executions of one line out of `ready`, or fewer: whole slabs in the order of their tags, and a part of
--- the last one. The rest of that slab goes back; how its tags are spread is not stored, so its first one is
--- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take_ready`,
--- whose plan settings apply.
+-- Takes p_room executions of a queue and task out of `ready`, or fewer: whole slabs in the order of their tags, and a
+-- part of the last one. The rest of that slab goes back; how its tags are spread is not stored, so its first one is
+-- interpolated. p_task: null: the tasks p_fitting (null: all). Called by `take_ready`, whose plan settings apply.
 create or replace function hourbell.take_slabs(
   p_queue smallint, p_priority smallint, p_task int, p_fitting int[], p_room int
 ) returns hourbell.ready[]
@@ -522,7 +521,7 @@ language plpgsql as $$
 declare
   recalled boolean;
 begin
-  -- If none of the rows taken may start any more, send back those next in line too and retry: rows that may start wait
+  -- If none of the rows taken may start any more, send back the next ones too and retry: rows that may start wait
   -- behind them.
   for round in 1 .. 5 loop
     select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits, recalled

@@ -81,6 +81,19 @@ begin
   return cardinality(passed);
 end $$;
 
+-- Delays the first deadline that has passed, which cannot be applied. Returns its execution.
+create or replace function hourbell.delay_deadline(p_node uuid, p_epoch bigint, p_now timestamptz) returns bigint
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+declare delayed bigint;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  update hourbell.deadlines set at = p_now + interval '1 minute' where ctid = (
+    select ctid from hourbell.deadlines where at < p_now order by at limit 1 for update skip locked)
+  returning id into delayed;
+  return delayed;
+end $$;
+
 -- Whether an execution still has this deadline and it has passed. Its own columns decide: the job may have been
 -- rescheduled.
 create or replace function hourbell.is_deadline_passed(p_kind smallint, e hourbell.executions, p_now timestamptz)

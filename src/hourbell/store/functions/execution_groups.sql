@@ -123,6 +123,17 @@ begin
   end loop;
 end $$;
 
+-- Retries a group that `end_groups` cannot end after a minute.
+create or replace function hourbell.delay_callback(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_group bigint, p_problem text
+) returns void
+language plpgsql set plan = lookups_one_by_one as $$
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  update hourbell.execution_groups set look_at = p_now + interval '1 minute', problem = p_problem
+  where id = p_group and ended_at is null;
+end $$;
+
 -- Deletes groups that have ended before p_until, or were created before it and never closed: up to p_rows members, and
 -- then the groups that have none left. Returns whether there is more.
 create or replace function hourbell.drop_groups(

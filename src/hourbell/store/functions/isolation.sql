@@ -126,12 +126,12 @@ begin
     returning id)
   select array_agg(id) into ids from gone;
   perform hourbell.requeue(ids);
-  perform hourbell.wake_failed(p_now, false);
+  perform hourbell.wake_failed(p_now, ids is null);  -- null: other transactions have locked all of them
   return ids is not null;
 end $$;
 
--- Makes sure that the rows on which the gate has failed are retried: in a minute if it has failed on rows in this pass,
--- otherwise in the next pass.
+-- Makes sure that the rows on which the gate has failed are retried: in a minute if it has failed on rows in this pass
+-- (p_again), otherwise in the next pass.
 create or replace function hourbell.wake_failed(p_now timestamptz, p_again boolean) returns void
 language sql set plan = lookups as $$
   with past as (
@@ -146,14 +146,16 @@ language sql set plan = lookups as $$
 $$;
 
 -- What a pass does with new limits and with wake-ups (`retry_failed` and `unpark`): with fewer and fewer wake-ups,
--- until it does not fail. If it fails even with one, the first row of that line is parked under `blocker_failure`. If
--- there is none, the blocker itself is bad, and is woken again later.
+-- until it does not fail. If it fails even with one, the first row of that line is parked under `blocker_failure`, and
+-- then the next, until it does not fail. If it still does after `max_failures`, or the line is empty, the blocker
+-- itself is bad, and is woken again later.
 create or replace function hourbell.unpark_isolating(
   p_now timestamptz, p_limit int, out retried boolean, out woken hourbell.due[], out failed bigint[], out errors text[]
 )
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
+  retrying boolean;  -- `retry_failed` has not returned: if something fails, it has
   code text; message text;
   line_kind smallint; line_key bigint;
   first_id bigint;
@@ -166,29 +168,33 @@ begin
   end;
   loop
     begin
+      retrying := true;
       retried := hourbell.retry_failed(p_now, p_limit);
+      retrying := false;
       woken := hourbell.unpark(p_now, p_limit, false);
       return;
     exception when others then
       get stacked diagnostics code = returned_sqlstate, message = message_text;
       if hourbell.is_temporary(code) then raise; end if;
     end;
-    exit when p_limit = 1;
-    p_limit := greatest(p_limit / 4, 1);
+    if p_limit > 1 then
+      p_limit := greatest(p_limit / 4, 1);
+      continue;
+    end if;
+    retried := false; woken := '{}';
+    -- As the two functions have chosen.
+    select kind, key into line_kind, line_key from hourbell.gate_wakeups
+    where at <= p_now and (kind = hourbell.blocker_failure()) = retrying order by at limit 1;
+    exit when cardinality(failed) = hourbell.max_failures();
+    update hourbell.parked
+    set kind = hourbell.blocker_failure(), key = 0, priority = 0, rank = extract(epoch from p_now)
+    where ctid = any (array(
+      select ctid from hourbell.parked where kind = line_kind and key = line_key
+      order by priority, rank, id limit 1 for update skip locked))
+    returning id into first_id;
+    exit when not found;
+    failed := failed || first_id; errors := errors || format('%s: %s', code, message);
   end loop;
-  retried := false; woken := '{}';
-  -- As the two functions have chosen.
-  select kind, key into line_kind, line_key from hourbell.gate_wakeups where at <= p_now
-  order by kind = hourbell.blocker_failure() desc, at limit 1;
-  update hourbell.parked set kind = hourbell.blocker_failure(), key = 0, priority = 0, rank = extract(epoch from p_now)
-  where ctid = any (array(
-    select ctid from hourbell.parked where kind = line_kind and key = line_key
-    order by priority, rank, id limit 1 for update skip locked))
-  returning id into first_id;
-  if found then
-    failed := array[first_id]; errors := array[format('%s: %s', code, message)];
-  else
-    update hourbell.gate_wakeups set at = p_now + hourbell.retry_failed_after()
-    where kind = line_kind and key = line_key and at <= p_now;
-  end if;
+  update hourbell.gate_wakeups set at = p_now + hourbell.retry_failed_after()
+  where kind = line_kind and key = line_key and at <= p_now;
 end $$;

@@ -70,14 +70,23 @@ begin
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
       exists (
         select from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = e.job offset 0) as waiting,
-      exists (select from hourbell.blocking_runs(e.job, p_ids) offset 0) as busy
+      exists (select from hourbell.blocking_runs(e.job, p_ids) offset 0) as busy,
+      -- A run can be newer only if the gate has failed on e until now. A replay is newer than all runs.
+      e.overlap = hourbell.overlap_replace() and e.origin = hourbell.origin_schedule() and e.replayed_attempt is null
+        and exists (
+          select from (
+            select id from hourbell.blocking_runs(e.job, p_ids) union all
+            select id from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = e.job) as r
+          cross join lateral (select * from hourbell.executions as b where b.id = r.id offset 0) as b
+          where b.origin = hourbell.origin_schedule() and b.occurrence > e.occurrence offset 0) as replaced
     from hourbell.executions as e
     where e.id = any (p_ids) and not hourbell.has_started(e)
     window w as (partition by e.job order by e.occurrence, e.id)),
   decided as (
     select id, job, overlap, case
       when overlap = hourbell.overlap_forbid() then case when busy or pos > 1 then 'skip' end
-      when overlap = hourbell.overlap_replace() then case when pos < n then 'skip' when busy then 'park' end
+      when overlap = hourbell.overlap_replace()
+        then case when pos < n or replaced then 'skip' when busy then 'park' end
       -- queue_one: one may run, and one more may wait.
       when pos = 1 and not busy and not waiting then null
       when not waiting and pos = case when busy then 1 else 2 end then 'park'

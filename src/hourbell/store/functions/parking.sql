@@ -24,7 +24,9 @@ declare
 begin
   with popped as (
     delete from hourbell.gate_wakeups where ctid = any (array(
-      select ctid from hourbell.gate_wakeups where at <= p_now order by at limit p_limit for update skip locked))
+      select ctid from hourbell.gate_wakeups
+      where at <= p_now and kind <> hourbell.blocker_failure()  -- that one is for `retry_failed`
+      order by at limit p_limit for update skip locked))
     returning kind, key)
   select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
   from (select distinct kind, key from popped) as news;
@@ -46,7 +48,6 @@ begin
   select array_agg(room order by pos) into rooms
   from (
     select pos, case
-      when n.kind = hourbell.blocker_failure() then 0  -- `retry_failed` takes them
       when n.kind = hourbell.blocker_job() then 1000
       when n.kind = hourbell.blocker_concurrency_key() then (
         select e.key_limit from (

@@ -91,7 +91,7 @@ cross join lateral (
   cross join lateral (select run_at from hourbell.executions as e where e.id = r.ids[1] offset 0) as e) as r
 group by h.queue, h.priority
 
--- name: held
+-- name: elsewhere
 -- What is parked, paused or suspected, by queue and priority, up to $1 of each kind of blocker and of each place; and
 -- what runs and what awaits its target, up to $2 each. $3: the kinds of blockers.
 select e.queue, e.priority, w.place, count(*)::int as n,
