@@ -91,6 +91,9 @@ async def test_what_a_claim_does_not_take_of_a_slab_stays_ready(
     await check_sound(engine)
 
 
+_WAIT = "alter function hourbell.wait_for_slab(bigint) set lock_timeout = '{}'"
+
+
 async def test_a_claim_waits_a_little_for_the_slab_of_another(engine: Engine) -> None:
     first, second = await Hand.opened(engine), await Hand.opened(engine)
     await fill(engine, 16)
@@ -109,6 +112,7 @@ async def test_a_claim_waits_a_little_for_the_slab_of_another(engine: Engine) ->
             await engine.clock.now(),
         )
         assert len(taken["ids"]) == 10
+        await engine.database.value(_WAIT.format("20s"))  # 20 ms may pass before the first look
         asking = asyncio.create_task(second.claim(10))
         rows: list[object] = []
         while not rows and not asking.done():
@@ -117,6 +121,7 @@ async def test_a_claim_waits_a_little_for_the_slab_of_another(engine: Engine) ->
             )
     assert rows  # it waited, and was given what the first one had put back
     assert len(await asking) == 6
+    await engine.database.value(_WAIT.format("20ms"))
 
 
 @pytest.mark.parametrize("first", ["success", "failure"], ids="{} first".format)
