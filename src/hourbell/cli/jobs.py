@@ -19,6 +19,7 @@ from hourbell.cli.output import (
     Progress,
     counted,
     instant_text,
+    json_text,
     print_fields,
     print_json,
     print_list,
@@ -427,17 +428,11 @@ def _number(value: int | None) -> str | None:
 def _action_fields(action: Webhook | Task) -> Iterable[tuple[str, str | None]]:
     if isinstance(action, Task):
         yield "Task", action.name
-        yield "Payload", _json_text(action.payload)
+        yield "Payload", json_text(action.payload)
         return
     yield "Calls", f"{action.method} {action.url}"
     yield "Headers", "\n".join(f"{name}: {value}" for name, value in (action.headers or {}).items())
-    yield "Body", _json_text(action.body)
-
-
-def _json_text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
+    yield "Body", json_text(action.body)
 
 
 def _retries_text(policy: RetryPolicy) -> str:
