@@ -53,6 +53,24 @@ async def test_what_a_function_stores_and_reports_can_be_read(make: Callable[...
     assert ctx.reports.progress == [{"done": 42}]
 
 
+async def told(tell: Callable[[object], Any], value: object) -> None:
+    """Call a method of either kind of context."""
+    done = tell(value)
+    if asyncio.iscoroutine(done):
+        await done
+
+
+@both
+async def test_a_number_that_json_cannot_represent_is_neither_stored_nor_reported(
+    make: Callable[..., Any],
+) -> None:
+    ctx = make()
+    for store in (ctx.checkpoint, ctx.progress):
+        with pytest.raises(ValueError, match="JSON cannot represent the number nan"):
+            await told(store, {"loss": float("nan")})
+    assert (ctx.reports.checkpoints, ctx.reports.progress) == ([], [])
+
+
 @both
 async def test_a_context_has_what_the_test_says(make: Callable[..., Any]) -> None:
     ctx = make(
