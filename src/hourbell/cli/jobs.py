@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -302,12 +303,17 @@ def _split(text: str, sign: str, option: str) -> tuple[str, str]:
 
 
 def json_or_text(value: str | None) -> Any:
-    """The value if the text is JSON; otherwise the text itself."""
+    """The value if the text is JSON; otherwise the text itself, unless it was meant as an object."""
     if value is None:
         return None
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as error:
+        if re.match(r"\s*\{(?!\{)", value):  # {{ begins a template
+            raise click.UsageError(
+                f"A value that begins with {{ must be JSON: {error}. To send it as text, write it as "
+                "a JSON string."
+            ) from None
         return value
 
 
