@@ -245,7 +245,7 @@ class _Base(OfExecution):
         """Keep a progress report as the newest; whether `_report` must be called to store it."""
         if self._worker is None or self._is_over:
             return False
-        encoded = to_json(value)
+        encoded = msgspec.json.encode(value)  # NaN becomes null: a report is no reason to fail
         if len(encoded) > _MAX_PROGRESS_BYTES:
             raise ValueError(f"progress must be at most {_MAX_PROGRESS_BYTES} bytes as JSON")
         self._newest = encoded.decode()
