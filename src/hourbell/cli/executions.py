@@ -15,6 +15,7 @@ from hourbell.cli.jobs import print_explanation
 from hourbell.cli.output import (
     Column,
     instant_text,
+    json_text,
     milliseconds_text,
     print_fields,
     print_json,
@@ -167,8 +168,8 @@ def _print_execution(session: Session, execution: Execution) -> None:
             ("Late by", milliseconds_text(execution.lateness_ms)),
             ("Finished", instant_text(execution.finished_at)),
             ("Error", execution.error),
-            ("Result", None if execution.result is None else str(execution.result)),
-            ("Progress", None if execution.progress is None else str(execution.progress)),
+            ("Result", json_text(execution.result)),
+            ("Progress", json_text(execution.progress)),
         )
     )
     if execution.attempts:

@@ -25,9 +25,14 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 _BOOL, _INT, _FLOAT, _NULL = (
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null")
 )
+_INFINITE = "!infinite"  # numbers of YAML that JSON does not have
 _HALF_A_PAIR = "a \\u escape is half of a surrogate pair"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _InfiniteNumber(ValueError):
+    """NaN or Infinity in JSON, which would be texts in YAML."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -69,6 +74,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _refuse_infinite(loader: _Loader, node: yaml.ScalarNode) -> None:
+    raise yaml.constructor.ConstructorError(
+        None, None, f"{node.value} is not a JSON number; quote it if it is text", node.start_mark
+    )
+
+
 _Loader.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|false)$"), list("tf"))
 _Loader.add_implicit_resolver(_NULL, re.compile(r"^(?:null|~|)$"), ["n", "~", ""])
 _Loader.add_implicit_resolver(_INT, re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
@@ -77,6 +88,10 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)$"),
     list("-+0123456789"),
 )
+_Loader.add_implicit_resolver(
+    _INFINITE, re.compile(r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"), list("-+.")
+)
+_Loader.add_constructor(_INFINITE, _refuse_infinite)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^(?:<<)$"), ["<"])
 
 
@@ -85,6 +100,8 @@ def read_documents(file: str) -> list[Any]:
     text = read_text(file)
     try:
         return [one for one in _json_values(text) if one is not None]
+    except _InfiniteNumber as error:
+        raise ConfigurationError(f"{shown(file)} is not valid: {error}.") from error
     except (ValueError, RecursionError) as error:
         not_json = _problem(error)
     try:
@@ -142,6 +159,8 @@ def _json_values(text: str) -> list[Any]:
         if line.strip():
             try:
                 values.append(_json_value(line))
+            except _InfiniteNumber as error:
+                raise _InfiniteNumber(f"line {number}: {error}") from None
             except ValueError as error:
                 raise ValueError(f"line {number}: {_problem(error)}") from None
     return values
@@ -164,7 +183,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    raise _InfiniteNumber(f"{name} is not a JSON number; quote it if it is text")
 
 
 def _problem(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from hourbell.cli.exit_codes import USAGE
-from hourbell.cli.output import instant_text, print_fields, print_json, say
+from hourbell.cli.output import counted, instant_text, print_fields, print_json, say
 from hourbell.cli.remote import Session, fail, remote
 from hourbell.client import Group
 
@@ -48,7 +48,7 @@ def add_command(session: Session, group_id: str, ids: Sequence[str]) -> None:
         job_ids=[one for one in given if one.startswith("job_")],
         execution_ids=[one for one in given if one.startswith("exe_")],
     )
-    say(f"Group {group.name} has {group.members} members.")
+    say(f"Group {group.name} has {counted(group.members, 'member')}.")
     _print_changed(session, group)
 
 
@@ -58,7 +58,7 @@ def add_command(session: Session, group_id: str, ids: Sequence[str]) -> None:
 def close_command(session: Session, group_id: str) -> None:
     """Close a group: its callback is sent when all members have ended."""
     group = session.client.groups.close(group_id)
-    say(f"Closed group {group.name} with {group.members} members.")
+    say(f"Closed group {group.name} with {counted(group.members, 'member')}.")
     _print_changed(session, group)
 
 

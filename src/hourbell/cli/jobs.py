@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +20,7 @@ from hourbell.cli.output import (
     Progress,
     counted,
     instant_text,
+    json_text,
     print_fields,
     print_json,
     print_list,
@@ -301,12 +303,17 @@ def _split(text: str, sign: str, option: str) -> tuple[str, str]:
 
 
 def json_or_text(value: str | None) -> Any:
-    """The value if the text is JSON; otherwise the text itself."""
+    """The value if the text is JSON; otherwise the text itself, unless it was meant as an object."""
     if value is None:
         return None
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as error:
+        if re.match(r"\s*\{(?!\{)", value):  # {{ begins a template
+            raise click.UsageError(
+                f"A value that begins with {{ must be JSON: {error}. To send it as text, write it as "
+                "a JSON string."
+            ) from None
         return value
 
 
@@ -427,17 +434,11 @@ def _number(value: int | None) -> str | None:
 def _action_fields(action: Webhook | Task) -> Iterable[tuple[str, str | None]]:
     if isinstance(action, Task):
         yield "Task", action.name
-        yield "Payload", _json_text(action.payload)
+        yield "Payload", json_text(action.payload)
         return
     yield "Calls", f"{action.method} {action.url}"
     yield "Headers", "\n".join(f"{name}: {value}" for name, value in (action.headers or {}).items())
-    yield "Body", _json_text(action.body)
-
-
-def _json_text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
+    yield "Body", json_text(action.body)
 
 
 def _retries_text(policy: RetryPolicy) -> str:

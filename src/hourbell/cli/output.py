@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 import msgspec
@@ -145,6 +145,13 @@ def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:
         if len(lines) == 1 and value in _COLORS:
             shown = paint(shown, value, uses_color())
         click.echo(f"{name:{width}}{shown}")
+
+
+def json_text(value: Any) -> str | None:
+    """A JSON value as the value of a field: a text as it is, anything else as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
 
 
 def uses_color() -> bool:

@@ -6,6 +6,7 @@ have a next page.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Protocol
@@ -61,11 +62,19 @@ class _RawResults(msgspec.Struct):
 
 def _encode(document: object) -> bytes:
     try:
-        return msgspec.json.encode(document)
+        encoded = msgspec.json.encode(document)
     except UnicodeEncodeError:
         raise ClientError(
             "invalid_document", "A text in the document must not contain an unpaired surrogate."
         ) from None
+    if b"null" in encoded:  # as which msgspec writes NaN and infinity
+        try:
+            json.dumps(msgspec.to_builtins(document, str_keys=True), allow_nan=False)
+        except ValueError:
+            raise ClientError(
+                "invalid_document", "A number in the document must not be NaN or infinite."
+            ) from None
+    return encoded
 
 
 def document_of(job: JobDefinition) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ engine, actions ← worker, api, cli), so every package can import it.
     manifests.py    what an app declares in code
     fingerprints.py one fingerprint for errors that differ only in numbers and ids
     texts.py        which texts can be stored
+    json_values.py  values as JSON, without losing any
     traces.py       W3C trace contexts
     log_levels.py   levels by component
     extras.py       the optional extras of the package, and the error if one is missing

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.execution_groups import get_group
@@ -39,6 +38,7 @@ from hourbell.model.executions import (
 )
 from hourbell.model.ids import group_text, job_text, parse_execution_id, parse_job_id
 from hourbell.model.jobs import TASK_PREFIX
+from hourbell.model.json_values import to_json
 from hourbell.sdk.groups import GroupView
 from hourbell.sdk.jobs import Cancelled, JobView
 from hourbell.sdk.plans import (
@@ -220,7 +220,7 @@ class AppConnections:
 
         number = parse_execution_id(str(token).partition("-")[0])
         try:
-            size = len(msgspec.json.encode(result))
+            size = len(to_json(result))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArguments(
                 f"complete: the result cannot be stored as JSON: {error}."

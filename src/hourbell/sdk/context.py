@@ -24,6 +24,7 @@ from hourbell.model.executions import (
 )
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import NO_CHECKPOINT
+from hourbell.model.json_values import to_json
 from hourbell.sdk.connections import user_connection
 from hourbell.sdk.plans import COMPLETE
 from hourbell.sdk.portal import without_loop
@@ -244,7 +245,7 @@ class _Base(OfExecution):
         """Keep a progress report as the newest; whether `_report` must be called to store it."""
         if self._worker is None or self._is_over:
             return False
-        encoded = msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value)  # NaN becomes null: a report is no reason to fail
         if len(encoded) > _MAX_PROGRESS_BYTES:
             raise ValueError(f"progress must be at most {_MAX_PROGRESS_BYTES} bytes as JSON")
         self._newest = encoded.decode()
@@ -322,7 +323,7 @@ class _Base(OfExecution):
 
     async def _completing(self, result: object) -> list[object] | None:
         """The arguments of COMPLETE; None outside of a worker."""
-        encoded = msgspec.json.encode(result)
+        encoded = to_json(result)
         if len(encoded) > MAX_RESULT_BYTES:
             raise ValueError(f"a result must be at most {MAX_RESULT_BYTES} bytes as JSON")
         if self._worker is None:
@@ -454,7 +455,7 @@ class SyncContext(_Base):
 
 
 def _encoded_checkpoint(value: object) -> str:
-    encoded = msgspec.json.encode(value)
+    encoded = to_json(value)
     if len(encoded) > MAX_CHECKPOINT_BYTES:
         raise ValueError(
             f"A checkpoint must be at most {MAX_CHECKPOINT_BYTES} bytes as JSON; this one has"

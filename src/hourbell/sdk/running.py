@@ -477,7 +477,9 @@ def load_app(target: str) -> App:
 
 def _apps_text(module: Any) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, App)]
-    return f"the apps {', '.join(names)}" if names else "no App"
+    if not names:
+        return "no App"
+    return f"the app{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
 def import_tasks(app: App) -> None:

@@ -165,11 +165,18 @@ class Signature:
         return Arguments(tuple(args), kwargs, tuple(extra))
 
     def result(self, value: object) -> object:
-        """A stored result, converted to the function's return type."""
+        """A stored result, converted to the function's return type; raises InvalidTask."""
         kind = self._hints.get("return", Any)
         if kind is Any or kind is type(None) or value is None:
             return value
-        return msgspec.convert(value, kind, str_keys=True, dec_hook=self._dec_hook)
+        try:
+            return msgspec.convert(value, kind, str_keys=True, dec_hook=self._dec_hook)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            why = str(error) or f"a {kind!r} cannot be made from JSON"
+            raise InvalidTask(
+                f"{self._task}: the stored result does not fit the return type: {why}. Correct the "
+                f"return type; job.get() has the result as it is stored."
+            ) from None
 
     def storable(self, value: object) -> object:
         """A result as plain JSON values; unchanged if that is not possible.
@@ -322,6 +329,8 @@ class Signature:
                 f"{self._task}: the type of {name} cannot be encoded: {error}"
             ) from None
         for custom in _custom_types(info):
+            if custom is object:
+                continue  # any JSON value, as for Any
             if not hasattr(custom, "model_validate") and self._codec.dec_hook is None:
                 raise InvalidTask(
                     f"{self._task}: a {custom.__name__} ({name}) cannot be sent to a worker. "
@@ -341,6 +350,8 @@ class Signature:
         raise TypeError(f"a {type(value).__name__} cannot be sent to a worker")
 
     def _dec_hook(self, kind: type[Any], value: Any) -> Any:
+        if kind is object:
+            return value
         if hasattr(kind, "model_validate"):
             return kind.model_validate(value)
         if self._codec.dec_hook is not None:

@@ -183,6 +183,16 @@ def test_executions_are_listed_shown_and_retried(hourbell: Command, url: str) ->
     assert hourbell("executions", "cancel", execution).code == 5
 
 
+def test_a_result_is_shown_as_json(hourbell: Command, url: str) -> None:
+    target = ("--url", f"{url}/livez", "--method", "GET")
+    job = made(hourbell, "lives", "--cron", "0 3 1 1 *", *target)
+    execution = hourbell.good("jobs", "run", job).out.strip()
+    eventually(lambda: status(hourbell, execution) == "SUCCEEDED")
+    shown = hourbell.good("executions", "get", execution).out
+    (line,) = (line for line in shown.splitlines() if line.startswith("Result"))
+    assert json.loads(line.removeprefix("Result"))["status"] == 200
+
+
 @pytest.mark.parametrize("verb", ["cancel", "retry"])
 def test_executions_that_were_changed_before_one_failed_are_printed(
     hourbell: Command, url: str, verb: str
@@ -589,7 +599,7 @@ def test_a_group_is_created_filled_closed_and_shown(hourbell: Command, url: str)
     ]
     group = hourbell.good("groups", "create", "both", "--url", f"{url}/livez").out.strip()
     assert group.startswith("grp_")
-    hourbell.good("groups", "add", group, jobs[0].strip())
+    assert "has 1 member." in hourbell.good("groups", "add", group, jobs[0].strip()).err
     assert "has 2 members" in hourbell.good("groups", "add", group, "-", stdin="".join(jobs)).err
     assert hourbell("groups", "add", group, "both").code == 2
     assert hourbell.good("groups", "close", group, "-o", "json").json["closed_at"] is not None

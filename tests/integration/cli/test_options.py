@@ -62,6 +62,21 @@ def test_a_job_is_updated_from_a_file_and_from_a_pipe(
     assert (shown["priority"], shown["timeout_seconds"]) == ("LOW", 9)
 
 
+@pytest.mark.parametrize("wrong", ["{n: 1}", '{"n": NaN}', ' {"n": 1,}'])
+def test_an_object_with_a_mistake_is_not_sent_as_a_text(hourbell: Command, wrong: str) -> None:
+    for action in (("--task", "t", "--payload"), ("--url", "http://127.0.0.1/", "--body")):
+        refused = hourbell("jobs", "create", "mistake", "--delay", "60", *action, wrong)
+        assert refused.code == 2
+        assert "A value that begins with { must be JSON: JSON is malformed" in refused.err
+
+
+def test_a_text_that_begins_with_a_template_is_sent_as_it_is(hourbell: Command, url: str) -> None:
+    hourbell.good("secrets", "set", "template", stdin="a secret")
+    action = ("--url", f"{url}/livez", "--body", "{{secret:template}} and text")
+    job = made(hourbell, "templated", "--cron", "0 3 1 1 *", *action)
+    assert hourbell.good("jobs", "get", job, "-o", "json").json["action"]["body"] == action[-1]
+
+
 def test_the_payload_and_the_body_of_a_run_are_for_that_run_only(
     hourbell: Command, ask: Ask, url: str
 ) -> None:

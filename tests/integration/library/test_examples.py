@@ -235,6 +235,7 @@ async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
     [
         ("", "shop:app", "hourbell: shop:app is not an App. shop has no App."),
         ("from hourbell import App; app = App('shop')", "shop", "App 'shop' has no tasks"),
+        ("from hourbell import App; mine = App('shop')", "shop:app", "shop has the app mine."),
         ("1 / 0", "shop:app", "ZeroDivisionError: division by zero"),
         ("import nowhere", "shop:app", "ModuleNotFoundError: No module named 'nowhere'"),
         ("", "shopping:app", "hourbell: There is no module 'shopping' in "),

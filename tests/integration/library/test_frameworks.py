@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import re
+import subprocess
 import sys
 import types
 from collections.abc import AsyncIterator, Iterator
@@ -346,6 +347,16 @@ async def test_a_backend_can_use_an_app_of_the_project(
     assert await asyncio.to_thread(lambda: backend.app.url) == "postgresql://elsewhere/shop"
     backend.validate_task(tasks.send_mail)
     assert list(project.app.tasks) == ["shop.shop_tasks.send_mail"]
+
+
+def test_a_django_without_tasks_is_told_to_install_the_backport() -> None:
+    script = (
+        "import sys; sys.modules['django.tasks'] = sys.modules['django_tasks'] = None\n"
+        "import hourbell.contrib.django.backend"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    (last,) = done.stderr.splitlines()[-1:]
+    assert "has no Tasks of its own. Install their backport: pip install django-tasks." in last
 
 
 async def test_a_database_that_is_not_postgresql_is_found_by_django_s_checks(tasks: Any) -> None:

@@ -431,6 +431,10 @@ async def test_a_worker_drains_when_its_context_ends(app: App) -> None:
     ("result", "why"),
     [
         (object(), "The result is not JSON and was not stored: "),
+        (
+            {"loss": float("nan")},
+            "The result is not JSON and was not stored: JSON cannot represent",
+        ),
         ("x" * 20_000, "The result was not stored: it has 20002 bytes, the maximum is 16384."),
     ],
 )

@@ -131,7 +131,7 @@ async def test_a_report_that_cannot_be_stored_is_refused(app: App, bad: str) -> 
         job = await pay.enqueue()
         with pytest.raises(InvalidArguments, match="complete: token must not contain"):
             await app.complete(await token + bad)
-        for result in (["\ud800"], object()):
+        for result in (["\ud800"], object(), [float("nan")]):
             with pytest.raises(InvalidArguments, match="result cannot be stored as JSON"):
                 await app.complete(await token, result)
         with pytest.raises(InvalidArguments, match="complete: error must not contain"):

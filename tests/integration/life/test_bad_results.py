@@ -73,6 +73,7 @@ async def test_a_nul_and_other_odd_results_among_500_are_all_recorded(engine: En
     assert "not JSON" in told[100].error
     assert "not JSON" in told[150].error
     assert "20002 bytes" in told[200].error
+    assert "JSON cannot represent the number nan" in told[300].error
     assert told[350].result == {"\x00": {"deep": ["\x00"]}}
     assert told[450].error == "ValueError: a\\x00b \\ud800"
 
@@ -81,7 +82,7 @@ async def test_outcomes_that_the_database_refuses_are_found_by_halving(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever may slip through the worker's own checks spoils itself only."""
-    monkeypatch.setattr(settlement, "_encode", lambda value: value)  # no check at all
+    monkeypatch.setattr(settlement, "to_json", lambda value: value)  # no check at all
     seen: list[int] = []
 
     async def careless(payload: object, claimed: Claimed) -> bytes:

@@ -239,6 +239,15 @@ async def test_without_revisions_the_code_that_was_first_seen_last_leads(still: 
     assert await rules(still) == {"nightly": A}
 
 
+async def test_a_lower_revision_does_not_lead_though_it_was_first_seen_last(still: Engine) -> None:
+    leading = await opened(still, manifest({"nightly": B}, 42))
+    await travel(still, START + timedelta(seconds=1))
+    await opened(still, manifest({"nightly": A}, 41))  # a rollback to code that never ran here
+    assert await rules(still) == {"nightly": B}
+    await closed(leading)
+    assert await rules(still) == {"nightly": A}
+
+
 async def test_a_session_that_is_lost_no_longer_declares(still: Engine) -> None:
     lost = await opened(still, manifest({"nightly": B}, 2))
     await opened(still, manifest({"nightly": A}, 1))

@@ -426,7 +426,6 @@ def test_words_mean_what_yaml_1_2_says(tmp_path: Path, text: str, value: Any) ->
         (r'a: "\ud83d\ude00"', [{"a": "😀"}]),
         (r'{"a": "\ud83d\ude00"}' + "\n\n" + '{"b":\t"\u2028"}\n', [{"a": "😀"}, {"b": "\u2028"}]),
         ('{"a": 1}\n---\n{"b": 2}\n', [{"a": 1}, {"b": 2}]),
-        ('{"a": NaN}', [{"a": "NaN"}]),
         ("null", []),
         ("", []),
     ],
@@ -453,6 +452,10 @@ def test_files_are_json_or_lines_of_json_or_yaml(tmp_path: Path, text: str, valu
         (r'{"a": "\ud83d"}', "valid YAML (line 1, column 7: a \\u escape is half of a surrogate"),
         (r'a: "\ude00\ud83d"', "line 1, column 4: a \\u escape is half of a surrogate pair"),
         ("[" * 100_000, "neither valid JSON ("),
+        ('{"a": NaN}', "is not valid: NaN is not a JSON number; quote it if it is text"),
+        ('{"a": 1}\n{"a": -Infinity}', "line 2: -Infinity is not a JSON number"),
+        ("a: 1\nb: .nan", "line 2, column 4: .nan is not a JSON number; quote it if it is text"),
+        ("a: [-.inf]", "line 1, column 5: -.inf is not a JSON number"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_with_its_place(

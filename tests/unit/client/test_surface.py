@@ -145,6 +145,14 @@ def test_an_unpaired_surrogate_in_a_document_is_refused() -> None:
         SyncClient("http://127.0.0.1:1", retries=0).jobs.create(job)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_cannot_represent_is_refused(number: float) -> None:
+    task = values.Task(name="t", payload={"a": [1.0, number]})
+    job = values.NewJob(name="a", schedule=values.every(60), action=task)
+    with pytest.raises(ClientError, match="must not be NaN or infinite"):
+        SyncClient("http://127.0.0.1:1", retries=0).jobs.create(job)
+
+
 def test_importing_the_client_loads_neither_aiohttp_nor_the_server() -> None:
     script = "import hourbell.client, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

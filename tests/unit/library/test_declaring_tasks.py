@@ -578,7 +578,7 @@ def test_the_result_of_an_item_has_the_type_of_one_in_the_list(returned: Any) ->
     task: Any = App("shop").batch_task(name="lengths")(lengths)
     assert task._signature.result(5) == 5
     assert task._signature.result(None) is None
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(InvalidTask, match="does not fit the return type"):
         task._signature.result("five")
 
 

@@ -321,6 +321,28 @@ def test_arguments_that_are_too_large_are_refused() -> None:
         payload(task(f), "x" * 300_000)
 
 
+@pytest.mark.parametrize("kind", [object, dict[str, object], list[object], object | None])
+def test_object_is_any_json_value_for_arguments_and_results(kind: Any) -> None:
+    def f(value: Any) -> Any:
+        return value
+
+    f.__annotations__ = {"value": kind, "return": kind}
+    of = task(f)
+    for value in ({"a": [1, None]}, [1, {"b": 2}]):
+        if kind in (object, object | None) or type(value) is kind.__origin__:
+            assert called(of, payload(of, value)) == value
+            assert of._signature.result(value) == value
+
+
+@pytest.mark.parametrize(("kind", "why"), [(int, "Expected `int`, got `str`"), (Weird, "Weird")])
+def test_a_result_that_does_not_fit_the_return_type_is_explained(kind: Any, why: str) -> None:
+    def f() -> Any: ...
+
+    f.__annotations__ = {"return": kind}
+    with pytest.raises(InvalidTask, match=f"shop.f: the stored result does not fit .*{why}"):
+        task(f)._signature.result("x")
+
+
 def test_a_result_has_the_type_that_the_function_returns() -> None:
     def f() -> Money: ...
 

@@ -53,6 +53,24 @@ async def test_what_a_function_stores_and_reports_can_be_read(make: Callable[...
     assert ctx.reports.progress == [{"done": 42}]
 
 
+async def told(tell: Callable[[object], Any], value: object) -> None:
+    """Call a method of either kind of context."""
+    done = tell(value)
+    if asyncio.iscoroutine(done):
+        await done
+
+
+@both
+async def test_a_number_that_json_cannot_represent_is_no_checkpoint_but_null_in_a_report(
+    make: Callable[..., Any],
+) -> None:
+    ctx = make()
+    with pytest.raises(ValueError, match="JSON cannot represent the number nan"):
+        await told(ctx.checkpoint, {"loss": float("nan")})
+    await told(ctx.progress, {"loss": float("nan")})
+    assert (ctx.reports.checkpoints, ctx.reports.progress) == ([], [{"loss": None}])
+
+
 @both
 async def test_a_context_has_what_the_test_says(make: Callable[..., Any]) -> None:
     ctx = make(

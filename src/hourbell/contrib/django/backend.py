@@ -18,11 +18,14 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from inspect import Signature, iscoroutinefunction
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django import get_version
 from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules, import_string
@@ -35,6 +38,11 @@ try:
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ModuleNotFoundError:  # Django 5
+    if find_spec("django_tasks") is None:
+        raise ImproperlyConfigured(
+            f"Django {get_version()} has no Tasks of its own. Install their backport: pip install "
+            f"django-tasks."
+        ) from None
     from django_tasks import task_backends as task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus

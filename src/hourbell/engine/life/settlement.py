@@ -24,12 +24,11 @@ from hourbell.model.executions import (
     Unsendable,
 )
 from hourbell.model.jobs import SentSpec
+from hourbell.model.json_values import to_json
 from hourbell.model.policies import Delivery, Retry, decide, is_final, retry_delay_seconds
 
 # Kinds of Settlement, as in store/functions/codes.sql.
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, ACCEPTED, GONE, INTERRUPTED, SNOOZED = range(9)
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -129,7 +128,7 @@ def _result(value: object) -> tuple[str | None, str | None]:
     if value is None:
         return None, None
     try:
-        encoded = _encode(value)
+        encoded = to_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         why = value.why if isinstance(value, Unsendable) else error
         return None, clean(f"The result is not JSON and was not stored: {why}")
