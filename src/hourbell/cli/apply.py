@@ -43,6 +43,7 @@ _SIGNS = {
     Verb.PASSED: ("=", None),
     Verb.KEEP: ("=", None),
 }
+_APPLIED = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)  # the others change nothing
 _FILE_FIELDS = {"owner", "jobs"}
 
 
@@ -197,9 +198,8 @@ def _last_change(client: SyncClient, change: Change) -> str:
 
 def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
     """Carry out the plan; return the names of the jobs that could not be changed."""
-    verbs = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)
     failed: list[str] = []
-    due = [change for change in changes if change.verb in verbs]
+    due = [change for change in changes if change.verb in _APPLIED]
     with Progress("Applying", len(due)) as progress:
         for done, change in enumerate(due):
             progress.show(done)
@@ -235,7 +235,7 @@ def _as_json(change: Change, failed: bool, dry_run: bool) -> dict[str, Any]:
         "job_id": change.job_id,
         "drifted": change.drifted,
         "fields": fields,
-        "applied": not dry_run and not failed,
+        "applied": change.verb in _APPLIED and not dry_run and not failed,
     }
 
 
@@ -255,5 +255,5 @@ def _sum_up(changes: Sequence[Change], failed: int, dry_run: bool) -> None:
         say("Dry run: nothing was changed.")
     elif failed:
         say(f"{failed} could not be applied.")
-    elif count(Verb.CREATE, Verb.UPDATE, Verb.DELETE):
+    elif count(*_APPLIED):
         say("Applied.")

@@ -71,10 +71,10 @@ class BadSignature(GuardError):
 
 
 class TooOld(GuardError):
-    """The request was sent too long ago."""
+    """The request was sent too long ago, or the clocks differ."""
 
     status = 401
-    title = "The request is too old"
+    title = "The request is too old, or the clocks differ"
 
 
 class StaleFence(GuardError):

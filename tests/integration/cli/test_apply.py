@@ -297,7 +297,10 @@ def test_what_the_server_refuses_is_named_and_the_other_jobs_are_applied(
     assert f"hourbell: {file.owner}-often: " in done.err
     assert set(jobs(hourbell, file)) == {"nightly"}
     shown = hourbell(*file.args, "-o", "json").json
-    assert [(one["change"], one["applied"]) for one in shown] == [("keep", True), ("create", False)]
+    assert [(one["change"], one["applied"]) for one in shown] == [
+        ("keep", False),
+        ("create", False),
+    ]
 
 
 def test_a_one_time_job_that_has_ended_is_created_again_at_its_new_time(
