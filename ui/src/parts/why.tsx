@@ -77,7 +77,8 @@ function Answer({ explanation, zone, actions }: { explanation: Explanation; zone
             <code>{explanation.code}</code>
             {explanation.since && (
               <span>
-                since <Time at={explanation.since} zone={zone} mode="relative" />
+                {/^(dead|ended)$/.test(explanation.code) ? "" : "began "}
+                <Time at={explanation.since} zone={zone} mode="relative" />
               </span>
             )}
             {explanation.attempt ? (
