@@ -167,6 +167,8 @@ async def test_the_callbacks_of_many_groups_become_ready(api: Client, engine: En
         group = await created(api)
         await api.post(group["path"] + "/close")
     await follow(engine)
+    tiers = "select count(*) from hourbell.due group by hourbell.tier(priority, flags) order by 1"
+    assert [row["count"] for row in await engine.database.fetch(tiers)] == [4, 16]
     at = (await engine.clock.now()) + timedelta(minutes=2)
     while (await admit(engine, at)).more:
         pass
