@@ -197,6 +197,16 @@ def test_prose_is_plain() -> None:
     assert not found
 
 
+def test_paragraphs_of_pages_are_wrapped() -> None:
+    long = [
+        f"{page.relative_to(ROOT)}: {line[:60]}"
+        for page in PAGES
+        for line in re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL).splitlines()
+        if len(line) > 120 and not line.startswith(("|", "    ", "![", "["))
+    ]
+    assert long == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = []
     for page in PAGES:
