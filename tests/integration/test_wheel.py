@@ -81,11 +81,17 @@ def pip(environment: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def required_by(wheel: Path) -> list[str]:
-    """The packages that a wheel needs without any extra, and those that these need."""
+def metadata_of(wheel: Path) -> list[str]:
+    """What a wheel requires, with markers."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        texts = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
+        texts: list[str] = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
+    return texts
+
+
+def required_by(wheel: Path) -> list[str]:
+    """The packages that a wheel needs without any extra, and those that these need."""
+    texts = metadata_of(wheel)
     found: list[str] = []
     while texts:
         needed = Requirement(texts.pop())
@@ -123,6 +129,16 @@ def test_it_has_all_that_its_metadata_requires_and_nothing_else(bin_folder: Path
         0,
         ["asyncpg", "click", "hourbell", "msgspec", "pyyaml", "structlog", "tzdata", "uvloop"],
     )
+
+
+@pytest.mark.parametrize(("python", "backport"), [("3.11", {"django-tasks"}), ("3.12", set())])
+def test_the_extra_of_django_has_tasks_on_every_python(
+    wheel: Path, python: str, backport: set[str]
+) -> None:
+    where = {"extra": "django", "python_version": python}
+    needed = [Requirement(text) for text in metadata_of(wheel)]
+    names = {one.name for one in needed if one.marker and one.marker.evaluate(where)}
+    assert names == {"django", "psycopg"} | backport
 
 
 def test_the_wheel_has_the_types_the_statements_and_the_licence(wheel: Path) -> None:
