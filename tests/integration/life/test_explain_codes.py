@@ -17,7 +17,12 @@ from hourbell.engine.operations.change import delete_job, pause_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_target
 from hourbell.engine.operations.runs import cancel_execution, run_now
-from hourbell.engine.views.executions import ExecutionFilter, get_execution, search_executions
+from hourbell.engine.views.executions import (
+    ExecutionFilter,
+    get_execution,
+    list_executions,
+    search_executions,
+)
 from hourbell.engine.views.explain import Explanation, Holder, explain_execution, explain_job
 from hourbell.engine.views.job_details import PauseDetails, details_of
 from hourbell.engine.views.jobs import get_job
@@ -517,6 +522,25 @@ async def test_a_recurring_job_whose_last_run_died_says_so_besides_its_next(stil
     assert explained.last_due is not None
     assert explained.last_due.code == "dead"
     assert "and is not retried. Last error (Bad): no." in explained.last_due.message
+
+
+async def test_a_superseded_occurrence_does_not_hide_why_the_one_before_failed(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring(retry_policy={"max_retries": 0}))
+    await run_now(still, job.job_id, Write())
+    hand = await Hand.opened(still)
+    await settled(still, hand, Failed("no", "Bad"))
+    await travel(still, at("10:01:01"))
+    await plan_all(still)
+    await admit_all(still)
+    await pause_job(still, job.job_id, Write())
+    assert await hand.claim() == []
+    (newest, *_) = (await list_executions(still, job.job_id, page_size=1)).items
+    assert newest.status is ExecutionStatus.SUPERSEDED
+    explained = await explain_job(still, job.job_id)
+    assert explained.last_due is not None
+    assert explained.last_due.code == "dead"
 
 
 # What is shown with a job.

@@ -68,6 +68,7 @@ _POSTPONED = {
 
 
 _NO_SUCCESS = FATES - {ExecutionStatus.SUCCEEDED}
+_MAX_SUPERSEDED = 20  # that are passed over
 # Why an occurrence did not run, or not to its end.
 _NOT_RUN = {
     Reason.OVERLAP: "an earlier run of the job had not ended",
@@ -452,10 +453,12 @@ async def explain_job(engine: Engine, job_id: int) -> Explanation:
 
 
 async def _last_due(engine: Engine, job_id: int) -> LastDue | None:
-    newest: list[Execution] = (await list_executions(engine, job_id, page_size=1)).items
-    if not newest or newest[0].status not in _NO_SUCCESS:
+    newest = (await list_executions(engine, job_id, page_size=1 + _MAX_SUPERSEDED)).items
+    # What a pause or another change has superseded says nothing about how the job runs.
+    runs = (one for one in newest if one.status is not ExecutionStatus.SUPERSEDED)
+    last: Execution | None = next(runs, None)
+    if last is None or last.status not in _NO_SUCCESS:
         return None
-    last = newest[0]
     explained = await explain_execution(engine, last.execution_id)
     return LastDue(
         execution_id=execution_text(last.execution_id),
