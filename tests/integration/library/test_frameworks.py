@@ -38,7 +38,8 @@ from integration.library.test_connections import (
 TASKS = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
 TaskResultStatus = importlib.import_module(TASKS).TaskResultStatus
 TaskResultDoesNotExist = importlib.import_module(f"{TASKS}.exceptions").TaskResultDoesNotExist
-InvalidTaskError = importlib.import_module(f"{TASKS}.exceptions").InvalidTaskError
+_EXCEPTIONS = importlib.import_module(f"{TASKS}.exceptions")
+InvalidTask = getattr(_EXCEPTIONS, "InvalidTask", None) or _EXCEPTIONS.InvalidTaskError
 TaskResultMismatch = importlib.import_module(f"{TASKS}.exceptions").TaskResultMismatch
 task_backends = importlib.import_module(TASKS).task_backends
 signals = importlib.import_module(f"{TASKS}.signals")
@@ -324,7 +325,7 @@ async def test_arguments_that_a_function_does_not_take_are_refused(tasks: Any) -
         (tasks.attempts, (), {}, "missing a required argument: 'needed'"),
         (tasks.attempts, (1, 2), {}, "too many positional arguments"),
     ):
-        with pytest.raises(InvalidTaskError, match=rf"shop_tasks\.\w+: .*{why}\. Nothing was enqu"):
+        with pytest.raises(InvalidTask, match=rf"shop_tasks\.\w+: .*{why}\. Nothing was enqu"):
             await task.aenqueue(*args, **kwargs)
     assert (await tasks.send_mail.aenqueue(order_id=7)).kwargs == {"order_id": 7}
 

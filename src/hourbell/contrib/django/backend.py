@@ -34,7 +34,7 @@ try:
     from django.tasks import task_backends as task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django.tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
+    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ModuleNotFoundError:  # Django 5
@@ -46,7 +46,8 @@ except ModuleNotFoundError:  # Django 5
     from django_tasks import task_backends as task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
@@ -219,7 +220,7 @@ def _check_arguments(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any])
     try:
         Signature(list(parameters_of(task.func).values())).bind(*first, *args, **kwargs)
     except TypeError as error:
-        raise InvalidTaskError(f"{task.module_path}: {error}. Nothing was enqueued.") from None
+        raise InvalidTask(f"{task.module_path}: {error}. Nothing was enqueued.") from None
 
 
 # In a worker.
