@@ -55,6 +55,7 @@ WISHES: tuple[dict[str, object], ...] = (
 )
 ANSWER_SECONDS = 6.0
 REPEAT_SECONDS = 0.4
+MAX_ASKED = 20  # times for a page, after the faults
 RECURRING_JOBS = 12
 STEADY_TASKS = (
     3  # recurring jobs for the workers over HTTP, beside those with a limited number of runs
@@ -128,10 +129,13 @@ class Clients:
             )
 
     async def _page(self, query: dict[str, str]) -> tuple[int, Any]:
-        """Of the list of jobs; asked for again until it is answered, as everything is."""
-        while (heard := await self._ask("GET", "/api/v1/jobs", query)) is None:
+        """Of the list of jobs; asked for again if it is not answered, as everything is."""
+        for _ in range(MAX_ASKED):
+            heard = await self._ask("GET", "/api/v1/jobs", query)
+            if heard is not None:
+                return heard
             await asyncio.sleep(REPEAT_SECONDS)
-        return heard
+        raise AssertionError(f"the list of jobs was not answered {MAX_ASKED} times")
 
     async def herd(self, size: int) -> None:
         """Many jobs of one tenant, all due at one moment; beside them a few of another, and a few that are urgent."""

@@ -145,7 +145,7 @@ async def test_a_group_that_cannot_be_ended_does_not_stop_the_others(
     )
     now = await engine.clock.now()
     await follow_groups(engine, None, now)
-    problem = "CheckViolationError"
+    problem = "its callback cannot be created; the log of the scheduler says why"
     views = [await group.get() for group in groups]
     assert [view.problem for view in views] == [None, None, problem, None, None]
     assert [view.ended_at is not None for view in views] == [True, True, False, True, True]

@@ -238,32 +238,12 @@ async def test_one_that_fails_holds_no_key_that_others_need(still: Engine) -> No
     assert (await explain_execution(still, bad)).code == "concurrency_key"
 
 
-async def test_overlap_is_decided_once_the_cause_is_gone(still: Engine) -> None:
-    job = await create(still, recurring("1,2 * * * *", overlap_policy="forbid"))
-    await plan_all(still)
-    await travel(still, at("10:01"))
-    (bad,) = [row["id"] for row in await still.database.fetch("select id from hourbell.due")]
-    async with failing(still, bad):
-        await admit_all(still)
-        await travel(still, at("10:01:30"))
-        await plan_all(still)
-        # It is retried together with the next occurrence, which it does not block.
-        await travel(still, at("10:02"))
-        await admit_all(still)
-        assert await place_of(still, bad) == ["parked"]
-        assert await places(still) == {"ready": 1, "parked": 1}
-        await check_sound(still)
-    await travel(still, at("10:03"))
-    await admit_all(still)
-    assert [(one.occurrence, one.status) for one in await history(still, job.job_id)] == [
-        (at("10:01"), "SKIPPED"),
-        (at("10:02"), "live"),
-    ]
-    await check_sound(still)
-
-
-async def test_an_older_occurrence_does_not_replace_a_newer_run(still: Engine) -> None:
-    job = await create(still, recurring("1,2 * * * *", overlap_policy="replace"))
+@asynccontextmanager
+async def failing_until_the_next(
+    still: Engine, overlap_policy: str
+) -> AsyncIterator[tuple[int, int]]:
+    """A job, and its occurrence of 10:01, on which the gate fails while it admits the one of 10:02."""
+    job = await create(still, recurring("1,2 * * * *", overlap_policy=overlap_policy))
     await plan_all(still)
     await travel(still, at("10:01:10"))
     (bad,) = [row["id"] for row in await still.database.fetch("select id from hourbell.due")]
@@ -271,17 +251,39 @@ async def test_an_older_occurrence_does_not_replace_a_newer_run(still: Engine) -
         await admit_all(still)
         await travel(still, at("10:01:30"))
         await plan_all(still)
-        await travel(still, at("10:02"))
+        await travel(still, at("10:02:10"))
         await admit_all(still)
-    (running,) = await (await Hand.opened(still)).claim()
-    assert running.execution_id != bad
-    await travel(still, at("10:02:10"))  # the older one is retried
-    await admit_all(still)
-    assert await still.database.value("select count(*) from hourbell.cancellations") == 0
-    assert [(one.occurrence, one.status) for one in await history(still, job.job_id)] == [
+        yield job.job_id, bad
+
+
+async def older_is_skipped(engine: Engine, job_id: int) -> bool:
+    return [(one.occurrence, one.status) for one in await history(engine, job_id)] == [
         (at("10:01"), "SKIPPED"),
         (at("10:02"), "live"),
     ]
+
+
+async def test_overlap_is_decided_once_the_cause_is_gone(still: Engine) -> None:
+    async with failing_until_the_next(still, "forbid") as (job_id, bad):
+        # It was retried together with the next occurrence, which it does not block.
+        assert await place_of(still, bad) == ["parked"]
+        assert await places(still) == {"ready": 1, "parked": 1}
+        await check_sound(still)
+    await travel(still, at("10:03:10"))
+    await admit_all(still)
+    assert await older_is_skipped(still, job_id)
+    await check_sound(still)
+
+
+async def test_an_older_occurrence_does_not_replace_a_newer_run(still: Engine) -> None:
+    async with failing_until_the_next(still, "replace") as (job_id, bad):
+        pass
+    (running,) = await (await Hand.opened(still)).claim()
+    assert running.execution_id != bad
+    await travel(still, at("10:03:10"))  # the older one is retried
+    await admit_all(still)
+    assert await still.database.value("select count(*) from hourbell.cancellations") == 0
+    assert await older_is_skipped(still, job_id)
     await check_sound(still)
 
 
@@ -297,7 +299,7 @@ async def test_an_older_occurrence_does_not_replace_a_newer_one_that_waits(still
     bad = await still.database.value("select id from hourbell.due where run_at <= $1", now)
     await still.database.value(
         "alter table hourbell.parked add constraint bad_rows"
-        f" check (kind = 7 or id <> {bad}) not valid"
+        f" check (kind = hourbell.blocker_failure() or id <> {bad}) not valid"
     )
     await admit_all(still)
     await travel(still, at("11:02"))

@@ -28,6 +28,7 @@ _MAX_FOLLOWED = 5_000  # by this many members in all
 _FOLLOW = "select * from hourbell.follow_groups($1, $2, $3, $4, $5)"
 _END = "select hourbell.end_groups($1, $2, $3, $4, $5, $6, $7)"
 _DELAY = "select hourbell.delay_callback($1, $2, $3, $4, $5)"
+_PROBLEM = "its callback cannot be created; the log of the scheduler says why"
 
 log = structlog.get_logger(component="scheduler")
 
@@ -47,7 +48,7 @@ async def _end(engine: Engine, term: Term | None, now: datetime, ended: list[int
     """End groups. One that cannot be ended is retried after a minute, and stops no other."""
     try:
         await _end_together(engine, term, now, ended)
-    except (asyncpg.PostgresError, msgspec.MsgspecError) as error:
+    except (asyncpg.PostgresError, msgspec.MsgspecError):
         if len(ended) > 1:
             middle = len(ended) // 2
             await _end(engine, term, now, ended[:middle])
@@ -55,9 +56,7 @@ async def _end(engine: Engine, term: Term | None, now: datetime, ended: list[int
             return
         log.exception("group cannot be ended", group_id=group_text(ended[0]))
         with translate_epoch_errors():
-            await engine.database.value(
-                _DELAY, *epoch_args(term), now, ended[0], type(error).__name__
-            )
+            await engine.database.value(_DELAY, *epoch_args(term), now, ended[0], _PROBLEM)
 
 
 async def _end_together(engine: Engine, term: Term | None, now: datetime, ended: list[int]) -> None:
