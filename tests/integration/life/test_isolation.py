@@ -240,18 +240,21 @@ async def test_one_that_fails_holds_no_key_that_others_need(still: Engine) -> No
 
 @asynccontextmanager
 async def failing_until_the_next(
-    still: Engine, overlap_policy: str
+    still: Engine, overlap_policy: str, since: str
 ) -> AsyncIterator[tuple[int, int]]:
-    """A job, and its occurrence of 10:01, on which the gate fails while it admits the one of 10:02."""
+    """A job, and its occurrence of 10:01, on which the gate fails until it has admitted that of 10:02.
+
+    It is retried a minute after `since`.
+    """
     job = await create(still, recurring("1,2 * * * *", overlap_policy=overlap_policy))
     await plan_all(still)
-    await travel(still, at("10:01:10"))
+    await travel(still, at(since))
     (bad,) = [row["id"] for row in await still.database.fetch("select id from hourbell.due")]
     async with failing(still, bad):
         await admit_all(still)
         await travel(still, at("10:01:30"))
         await plan_all(still)
-        await travel(still, at("10:02:10"))
+        await travel(still, at("10:02"))
         await admit_all(still)
         yield job.job_id, bad
 
@@ -264,23 +267,23 @@ async def older_is_skipped(engine: Engine, job_id: int) -> bool:
 
 
 async def test_overlap_is_decided_once_the_cause_is_gone(still: Engine) -> None:
-    async with failing_until_the_next(still, "forbid") as (job_id, bad):
+    async with failing_until_the_next(still, "forbid", "10:01") as (job_id, bad):
         # It was retried together with the next occurrence, which it does not block.
         assert await place_of(still, bad) == ["parked"]
         assert await places(still) == {"ready": 1, "parked": 1}
         await check_sound(still)
-    await travel(still, at("10:03:10"))
+    await travel(still, at("10:03"))
     await admit_all(still)
     assert await older_is_skipped(still, job_id)
     await check_sound(still)
 
 
 async def test_an_older_occurrence_does_not_replace_a_newer_run(still: Engine) -> None:
-    async with failing_until_the_next(still, "replace") as (job_id, bad):
+    async with failing_until_the_next(still, "replace", "10:01:10") as (job_id, bad):
         pass
     (running,) = await (await Hand.opened(still)).claim()
     assert running.execution_id != bad
-    await travel(still, at("10:03:10"))  # the older one is retried
+    await travel(still, at("10:02:10"))  # the older one is retried
     await admit_all(still)
     assert await still.database.value("select count(*) from hourbell.cancellations") == 0
     assert await older_is_skipped(still, job_id)
