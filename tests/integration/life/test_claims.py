@@ -200,6 +200,26 @@ async def test_one_execution_that_cannot_be_judged_does_not_keep_others_from_bei
     assert await place_of(still, job.job_id) == ["due"]
 
 
+async def test_a_ready_run_whose_job_is_gone_ends_and_the_others_of_its_claim_start(
+    still: Engine,
+) -> None:
+    """No function deletes a job; a restored or repaired database may lack the row."""
+    gone, kept = [await create(still, recurring()) for _ in range(2)]
+    await create(still, one_time())
+    await travel(still, at("10:01:01"))
+    await plan_all(still)
+    await admit_all(still)
+    assert (await places(still))["ready"] == 3
+    await still.database.value("delete from hourbell.jobs where id = $1", gone.job_id)
+    hand = await Hand.opened(still)
+    claimed = await hand.claim()
+    assert {one.job_id for one in claimed if one.job_id != one.execution_id} == {kept.job_id}
+    assert len(claimed) == 2
+    assert await fates(still) == {"SUPERSEDED": 1}
+    assert await places(still) == {"leased": 2, "due": 2}  # due: those of the next minute
+    await check_sound(still)
+
+
 async def test_a_claim_by_an_old_time_is_recorded_by_the_clock(still: Engine) -> None:
     """As the rig found it with seed 53: the claim stood while a job was created, fell due and became ready."""
     hand = await Hand.opened(still)

@@ -161,7 +161,8 @@ begin
     from (
       select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, e.fence, e.notifies, r.id as taken,
         hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec, coalesce(j.version, e.version) as version,
-        e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
+        -- Never null, or the execution would be neither leased nor left over: its job may have no row.
+        e.id is not null and (e.job is null or coalesce(e.version >= j.valid_from and j.max_runs is null, false))
           and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
           and (e.finish_by is null or e.finish_by >= p_now)
           and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
