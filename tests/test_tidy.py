@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "security": {"model"},
     "documents": {"model", "timing", "security"},
     "failpoints": {"model"},
-    "settings": {"model", "security", "failpoints"},
+    "environment": {"model"},
+    "settings": {"model", "security", "failpoints", "environment"},
     "observe": {"model", "store"},
     "store": {"model", "timing", "failpoints"},
     "actions": {"model", "timing", "security", "failpoints", "observe"},
@@ -56,12 +57,14 @@ MAY_IMPORT = {
     # `app.worker()` runs the parts of a worker in the user's process. Processes for tasks have logs. The guard has the
     # adapters of drivers, because it may import nothing.
     "sdk": BELOW_THE_ENGINE
-    | {"errors", "guard", "store", "engine", "dispatch", "actions", "worker", "compose", "observe"},
+    | {"errors", "guard", "store", "engine", "dispatch", "actions", "worker", "compose", "observe"}
+    | {"environment"},
     # Hourbell as a part of a framework: a backend is a library and a command at once.
     "contrib": {"model", "errors", "sdk", "engine", "store", "cli"},
     "__main__": {"cli"},
     "cli": BELOW_THE_ENGINE
-    | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors", "client"},
+    | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors", "client"}
+    | {"environment"},
 }
 
 

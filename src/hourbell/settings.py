@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from hourbell import failpoints
+from hourbell.environment import PREFIX, hourbell_variables
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.limits import MAX_DAYS
 from hourbell.model.log_levels import parse_log_levels
@@ -23,9 +24,13 @@ from hourbell.model.policies import MAX_CRASHES
 from hourbell.security.egress import Egress
 from hourbell.security.sealing import KeyRing
 
-PREFIX = "HOURBELL_"
-# For the command line, when it calls a server; server processes ignore them.
-_NOT_SETTINGS = ("HOURBELL_API_KEY", "HOURBELL_PROFILE", "HOURBELL_URL")
+# For the command line, when it calls a server, and for tests of users; server processes ignore them.
+_NOT_SETTINGS = (
+    "HOURBELL_API_KEY",
+    "HOURBELL_PROFILE",
+    "HOURBELL_TEST_DATABASE_URL",
+    "HOURBELL_URL",
+)
 ALL_QUEUES = "*"
 
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
@@ -126,9 +131,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
     An empty variable counts as not set.
     """
     given = {
-        name: value
-        for name, value in env.items()
-        if name.startswith(PREFIX) and value and name not in _NOT_SETTINGS
+        name: value for name, value in hourbell_variables(env).items() if name not in _NOT_SETTINGS
     }
     fields = {variable_name(field.name): field for field in msgspec.structs.fields(Settings)}
     values: dict[str, Any] = {"data_dir": _default_data_dir(env)}

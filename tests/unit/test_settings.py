@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hourbell.cli.servers import API_KEY_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE
+from hourbell.cli.servers import API_KEY_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, choose_server
 from hourbell.model.errors import ConfigurationError
 from hourbell.settings import Settings, from_environment
+from hourbell.testing.servers import URL_VARIABLE as TEST_DATABASE_VARIABLE
 
 HOME = {"HOME": "/somewhere/ada"}
 
@@ -71,6 +72,10 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_WORKER_SLOTS", "-1", "must be a number from 1 to 10000"),
         ("HOURBELL_WORKER_QUEUES", "default,", "must be a comma-separated list of queue names"),
         ("HOURBELL_WORKER_SLOT", "1", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
+        ("HOURBELL_WORKER_PORT", "9090", "is not a setting. Did you mean HOURBELL_WORKER_"),
+        ("HOURBELL_SERVICE_SLOTS", "7", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
+        ("HOURBELL_PORT", "http://0.0.0.0:8080", "it is 'http://0.0.0.0:8080'"),
+        ("HOURBELL_PORTS", "tcp://10.0.0.1:8080", "is not a setting. Did you mean HOURBELL_PORT?"),
         ("HOURBELL_ZZZ", "1", "is not a setting. Settings: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
         ("HOURBELL_DATABASE_URL", "postgresql://db:70000/x", "a port that is not a number from 1"),
         ("HOURBELL_DATABASE_URL", "postgresql://a,b:x/y", "a port that is not a number from 1"),
@@ -119,6 +124,39 @@ def test_urls_of_sockets_and_of_several_hosts_are_taken(url: str) -> None:
     assert from_environment(HOME | {"HOURBELL_DATABASE_URL": url}).database_url == url
 
 
-def test_variables_of_the_command_line_are_no_settings_and_no_mistakes() -> None:
-    variables = (URL_VARIABLE, API_KEY_VARIABLE, PROFILE_VARIABLE)
+def test_the_variables_of_kubernetes_services_named_hourbell_are_ignored() -> None:
+    injected = {}
+    for service in ("HOURBELL", "HOURBELL_API", "HOURBELL_WORKER_METRICS_V2"):
+        injected |= service_variables(service, "10.96.0.7", 8080)
+    assert from_environment(HOME | injected) == from_environment(HOME)
+    assert from_environment(HOME | injected | {"HOURBELL_PORT": "9090"}).port == 9090
+
+
+def test_a_command_finds_the_local_server_beside_a_service_named_hourbell() -> None:
+    found = choose_server(HOME | service_variables("HOURBELL", "10.96.0.7", 8080), None)
+    assert found.url == "http://127.0.0.1:8080"
+
+
+def service_variables(name: str, address: str, port: int) -> dict[str, str]:
+    """What the kubelet sets in each container beside a Service; for its ports `http` and `events`."""
+    events = port + 1
+    return {
+        f"{name}_SERVICE_HOST": address,
+        f"{name}_SERVICE_PORT": str(port),
+        f"{name}_SERVICE_PORT_HTTP": str(port),
+        f"{name}_SERVICE_PORT_EVENTS": str(events),
+        f"{name}_PORT": f"tcp://{address}:{port}",
+        f"{name}_PORT_{port}_TCP": f"tcp://{address}:{port}",
+        f"{name}_PORT_{port}_TCP_PROTO": "tcp",
+        f"{name}_PORT_{port}_TCP_PORT": str(port),
+        f"{name}_PORT_{port}_TCP_ADDR": address,
+        f"{name}_PORT_{events}_UDP": f"udp://{address}:{events}",
+        f"{name}_PORT_{events}_UDP_PROTO": "udp",
+        f"{name}_PORT_{events}_UDP_PORT": str(events),
+        f"{name}_PORT_{events}_UDP_ADDR": address,
+    }
+
+
+def test_variables_of_the_command_line_and_of_tests_are_no_settings_and_no_mistakes() -> None:
+    variables = (URL_VARIABLE, API_KEY_VARIABLE, PROFILE_VARIABLE, TEST_DATABASE_VARIABLE)
     assert from_environment(HOME | dict.fromkeys(variables, "x")) == from_environment(HOME)

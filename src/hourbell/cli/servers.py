@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from hourbell.environment import hourbell_variables
 from hourbell.model.errors import ConfigurationError
 
 URL_VARIABLE, API_KEY_VARIABLE = "HOURBELL_URL", "HOURBELL_API_KEY"
@@ -47,19 +48,20 @@ def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
     """
     if profile is not None:
         return _from_profile(env, profile)
-    url, key = env.get(URL_VARIABLE), env.get(API_KEY_VARIABLE) or None
-    if url:
+    given = hourbell_variables(env)
+    url, key = given.get(URL_VARIABLE), given.get(API_KEY_VARIABLE)
+    if url is not None:
         return Server(url, key, is_named=True)
     if key is None:
-        if env.get(PROFILE_VARIABLE):
-            return _from_profile(env, env[PROFILE_VARIABLE])
+        if PROFILE_VARIABLE in given:
+            return _from_profile(env, given[PROFILE_VARIABLE])
         if _DEFAULT_PROFILE in _read_config(env).profiles:
             return _from_profile(env, _DEFAULT_PROFILE)
-    host = env.get("HOURBELL_HOST") or _LOCAL_HOST
+    host = given.get("HOURBELL_HOST", _LOCAL_HOST)
     host = _LOCAL_HOST if host in _ANY_ADDRESS else host
     host = f"[{host}]" if ":" in host else host
-    url = f"http://{host}:{env.get('HOURBELL_PORT') or _LOCAL_PORT}"
-    is_direct = key is None and bool(env.get(DATABASE_VARIABLE))
+    url = f"http://{host}:{given.get('HOURBELL_PORT', _LOCAL_PORT)}"
+    is_direct = key is None and DATABASE_VARIABLE in given
     return Server(url, key, is_named=False, is_direct=is_direct)
 
 
