@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hourbell import __version__
 from hourbell.failpoints import NAMES
 from hourbell.model.log_levels import COMPONENTS
 from hourbell.settings import Settings, variable_name
@@ -222,6 +223,24 @@ def test_links_between_pages_lead_somewhere() -> None:
             if not target.exists() or (anchor and anchor not in anchors_of(target)):
                 broken.append(f"{page.relative_to(ROOT)}: {link}")
     assert broken == []
+
+
+def test_the_changelog_has_each_version_once_and_begins_with_what_is_unreleased() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[(.+)\]", text, re.MULTILINE)
+    released = [tuple(map(int, version.split("."))) for version in versions[1:]]
+    assert versions[0] == "Unreleased"
+    assert released == sorted(set(released), reverse=True)
+    # git merges this file line by line; a section must not come back with a branch that is older than its release.
+    sections = [re.findall(r"^### (.+)$", part, re.MULTILINE) for part in text.split("\n## ")[1:]]
+    assert [part for part in sections if len(set(part)) < len(part)] == []
+    assert sections[-1] == ["Added"]  # the first release has nothing to change
+
+
+def test_the_version_is_the_newest_one_in_the_changelog() -> None:
+    first = re.search(r"^## \[(\d.*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1] == __version__
 
 
 def test_the_glossary_names_tables_that_exist() -> None:

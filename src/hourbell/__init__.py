@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hourbell.sdk.values import cron as cron
     from hourbell.sdk.values import every as every
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # The public names and their modules, imported on first use: `import hourbell` is fast,
 # and a client of the library does not load a server.
