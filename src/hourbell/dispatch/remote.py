@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -50,6 +51,7 @@ from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, settle_bisecting
 from hourbell.engine.life.settlement import settlement, settlement_without_policy
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import (
+    CANNOT_READ,
     Claimed,
     Failed,
     Interrupted,
@@ -57,7 +59,14 @@ from hourbell.model.executions import (
     Snoozed,
     Succeeded,
 )
-from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec
+from hourbell.model.ids import execution_text, job_text
+from hourbell.model.jobs import (
+    DEFAULT_QUEUE,
+    UNREADABLE_ERRORS,
+    SentSpec,
+    decode_policies,
+    decode_spec,
+)
 
 MAX_PER_CLAIM = 1_000
 MAX_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
@@ -69,6 +78,8 @@ LOWEST_FIRST_EVERY = 20
 # Outcomes that lead to the same whatever the job says; for the others its claim is read.
 _UNJUDGED = (Succeeded, Released)
 _KINDS = {Failed: RETRY, Interrupted: INTERRUPTED, Snoozed: SNOOZED}
+
+T = TypeVar("T")
 
 log = structlog.get_logger(component="api")
 
@@ -213,11 +224,10 @@ class RemoteWorkers:
         others: list[Settlement] = []
         size = 0
         for one in claimed:
-            spec = _spec(one)
+            spec = _read(decode_spec, one)
             size += len(one.spec)
             if spec is None:
-                unreadable = Failed("The stored job cannot be decoded.", "unreadable")
-                others.append(settlement(one, None, unreadable, 0, 0, None))
+                others.append(settlement(one, None, CANNOT_READ, 0, 0, None))
             elif executions and size > MAX_ANSWER_BYTES:
                 others.append(Settlement(one.execution_id, one.fence, RELEASED))
             else:
@@ -321,7 +331,7 @@ class RemoteWorkers:
                 refused.append(Settlement(number, fence, _KINDS[type(outcome)]))
             else:
                 left = claimed.deadline_in_seconds
-                spec = _spec(claimed)
+                spec = _read(decode_policies, claimed)
                 decided.append(settlement(claimed, spec, outcome, None, one.took_ms, left))
         if decided:
             refused_ids = set(
@@ -463,8 +473,14 @@ def _check_named(field: str, asked: Sequence[str] | None, served: Sequence[str] 
     raise InvalidInput([FieldError(field, "conflict", message)])
 
 
-def _spec(claimed: Claimed) -> SentSpec | None:
+def _read(decode: Callable[[str | bytes], T], claimed: Claimed) -> T | None:
     try:
-        return decode_spec(claimed.spec)
-    except (msgspec.MsgspecError, ValueError):
+        return decode(claimed.spec)
+    except UNREADABLE_ERRORS as error:
+        log.error(
+            "job cannot be read",
+            execution_id=execution_text(claimed.execution_id),
+            job_id=job_text(claimed.job_id),
+            error=str(error),
+        )
         return None

@@ -24,6 +24,7 @@ from hourbell.model.executions import (
     NO_SECRET_KEYS,
     PAYLOAD_MISMATCH,
     REASONS,
+    UNREADABLE,
     ExecutionStatus,
     Reason,
 )
@@ -43,6 +44,7 @@ _RELEASED = {
     CIRCUIT_OPEN: CIRCUIT_OPEN,
     NO_SECRET_KEYS: NO_SECRET_KEYS,
     PAYLOAD_MISMATCH: PAYLOAD_MISMATCH,
+    UNREADABLE: UNREADABLE,
 }
 
 

@@ -29,6 +29,7 @@ import msgspec
 CIRCUIT_OPEN = "circuit_open"  # the host or endpoint keeps failing
 NO_SECRET_KEYS = "no_secret_keys"  # the worker cannot decrypt the secrets
 PAYLOAD_MISMATCH = "payload_mismatch"  # the worker's version of the task takes other arguments
+UNREADABLE = "unreadable"  # the worker's version cannot read the stored job
 TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
 
 MAX_ERROR_CHARACTERS = 4_000  # in the message of a failure
@@ -210,6 +211,11 @@ class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released")
 
     delay_seconds: float = 0.0  # it can be claimed again after this
     waits_for: str | None = None  # why, as in `explain`: `circuit_open`, `payload_mismatch`
+
+
+# The outcome on a worker that cannot read the job, for example because a newer version stored it: a
+# worker that can read it may try after this.
+CANNOT_READ = Released(60.0, UNREADABLE)
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag_field="outcome", tag="interrupted"):

@@ -198,6 +198,16 @@ class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     checkpoint: msgspec.Raw = NO_CHECKPOINT  # from an earlier run, as JSON
 
 
+class Policies(msgspec.Struct, frozen=True):
+    """The part of a SentSpec that decides what follows from an attempt."""
+
+    retry_policy: RetryPolicy = RetryPolicy()
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    attempts_before: int = 0
+    interruptions: int = 0
+    snoozes: int = 0
+
+
 class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The complete definition of a job; parsed from a document and validated."""
 
@@ -280,6 +290,10 @@ def encode_job(job: NewJob) -> bytes:
 def decode_job(stored: bytes | str) -> NewJob:
     """A job from its stored JSON. Fields of a newer version are ignored."""
     return _job_decoder.decode(stored)
+
+
+# What decoding a stored job may raise: a newer version has stored it, or it is damaged.
+UNREADABLE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def host_of(url: str) -> str | None:
@@ -367,3 +381,5 @@ _job_decoder = msgspec.json.Decoder(NewJob)
 # Decodes the worker's part of a job from the JSON sent with a claim. Called for every execution, so it is
 # not wrapped in a function.
 decode_spec = msgspec.json.Decoder(SentSpec).decode
+# Decodes what decides about an attempt; the action may be one that only a newer version can read.
+decode_policies = msgspec.json.Decoder(Policies).decode

@@ -29,13 +29,16 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from hourbell.actions import ActionRunners, Run, StillRunning, WorkerCalls, failed
-from hourbell.model.executions import Failed, Outcome, Snoozed, Succeeded
+from hourbell.model.executions import CANNOT_READ, Failed, Outcome, Snoozed, Succeeded
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import decode_spec
 from hourbell.worker.counts import RunCounts
 from hourbell.worker.executions import Executions, LocalExecution, StopReason
 
 if TYPE_CHECKING:
     from hourbell.observe.spans import Traces
+
+log = structlog.get_logger(component="worker")
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
@@ -207,6 +210,14 @@ class Runners:
             if self._is_closed:
                 raise error
             return Failed("The handler raised CancelledError.", "CancelledError")
+        if execution.spec is None:  # decoding it is what failed
+            log.error(
+                "job cannot be read",
+                execution_id=execution_text(execution.claimed.execution_id),
+                job_id=job_text(execution.claimed.job_id),
+                error=str(error),
+            )
+            return CANNOT_READ
         # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
         if execution.span is not None:
             execution.span.record_exception(error)

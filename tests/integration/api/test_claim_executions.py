@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 import aiohttp
@@ -21,7 +22,15 @@ from integration.api.client import KEY_RING, Client
 from integration.api.conftest import KnownHealth
 from integration.api.workers import EXECUTIONS, NOBODY, RemoteWorker, enqueue
 from integration.life.rates import check_starts
-from integration.life.support import check_sound, create, eventually, fill, one_time, scheduling
+from integration.life.support import (
+    check_sound,
+    create,
+    eventually,
+    fill,
+    one_time,
+    scheduling,
+    store_newer,
+)
 
 CLAIM = f"{EXECUTIONS}/claim"
 WEBHOOK = {
@@ -423,15 +432,32 @@ async def test_an_answer_is_bounded_whatever_the_payloads(
     assert given == [[1], [1], [1]]
 
 
-async def test_what_cannot_be_read_is_dead_and_harms_no_other(api: Client, engine: Engine):
+async def test_what_this_build_cannot_read_is_left_to_a_newer_one(api: Client, engine: Engine):
     [bad, good] = await enqueue(engine, 2)
-    await engine.database.value(
-        "update hourbell.executions set spec = '{\"name\": 7}' where id = $1", bad
-    )
-    [execution] = await RemoteWorker(api).claim()
+    await store_newer(engine, bad)
+    worker = RemoteWorker(api)
+    [execution] = await worker.claim()
     assert execution["execution_id"] == execution_text(good)
-    reason = await engine.database.value("select reason from hourbell.ledger where id = $1", bad)
-    assert reason == "non_retryable"
+    waiting = await worker.status({"execution_id": execution_text(bad)})
+    assert (waiting["status"], waiting["attempt"]) == ("QUEUED", 0)
+    assert waiting["waiting_for"] == "unreadable"
+
+    explained = (await api.get(f"/api/v1/executions/{execution_text(bad)}/explain")).body
+    assert explained["code"] == "unreadable"
+    until = datetime.fromisoformat(explained["until"]) - await engine.clock.now()
+    assert 50 < until.total_seconds() <= 60
+
+
+async def test_an_attempt_is_judged_by_its_policies_though_its_action_cannot_be_read(
+    api: Client, engine: Engine
+):
+    """The claim was answered by an API process of a newer build, its report by one of this build."""
+    [job] = await enqueue(engine, retry_policy={"max_retries": 1})
+    worker = RemoteWorker(api)
+    [execution] = await worker.claim()
+    await store_newer(engine, job, action={"type": "NEWER"})
+    await worker.complete(execution, "FAILED", error="no luck")
+    assert (await worker.status(execution))["status"] == "RETRYING"
 
 
 @pytest.mark.parametrize(

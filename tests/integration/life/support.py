@@ -5,6 +5,7 @@
     one_time, recurring  documents of jobs
     standing             a call that stands at a failpoint
     in_transaction       verbs that do not commit before the end of a block
+    store_newer          a job as a newer build may store it
     one_round            what the scheduler does at a moment, once
     Hand                 a worker's calls made by hand, one at a time
     working, scheduling  the real worker and scheduler in this process
@@ -394,6 +395,26 @@ async def scheduling(engine: Engine) -> AsyncIterator[Scheduler]:
         yield scheduler
     finally:
         await scheduler.stop()
+
+
+async def store_newer(engine: Engine, job_id: int, **fields: object) -> str:
+    """Store a job as a newer build may, with a value that this one cannot read; returns it as it was."""
+    values = fields or {"delivery": "exactly_once"}
+    async with engine.database.connection() as connection:
+        for table in ("executions", "jobs"):
+            kept = await connection.fetchval(
+                f"select spec from hourbell.{table} where id = $1 and spec is not null",  # noqa: S608
+                job_id,
+            )
+            if kept is not None:
+                newer = msgspec.json.encode(msgspec.json.decode(kept) | values).decode()
+                await connection.execute(
+                    f"update hourbell.{table} set spec = $2 where id = $1",  # noqa: S608
+                    job_id,
+                    newer,
+                )
+                return str(kept)
+    raise AssertionError("no such job")
 
 
 # What the database says.

@@ -125,6 +125,11 @@ async def payload_mismatch(engine: Engine) -> Explanation:
 
 
 @reaches
+async def unreadable(engine: Engine) -> Explanation:
+    return await postponed(engine, Released(5.0, "unreadable"))
+
+
+@reaches
 async def snoozed(engine: Engine) -> Explanation:
     return await postponed(engine, Snoozed(5))
 

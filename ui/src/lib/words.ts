@@ -211,6 +211,7 @@ const WAITS: Record<string, string> = {
   circuit_open: "its target keeps failing",
   no_secret_keys: "no keys for its secrets",
   payload_mismatch: "for a worker that its arguments fit",
+  unreadable: "for a worker that can read its job",
   snoozed: "snoozed",
 };
 

@@ -26,6 +26,7 @@ const ICONS: Record<string, LucideIcon> = {
   circuit_open: Zap,
   no_secret_keys: Zap,
   payload_mismatch: ServerOff,
+  unreadable: ServerOff,
   admission: Play,
   admission_failed: CircleAlert,
   running: Play,

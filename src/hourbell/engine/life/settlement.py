@@ -23,7 +23,7 @@ from hourbell.model.executions import (
     Succeeded,
     Unsendable,
 )
-from hourbell.model.jobs import SentSpec
+from hourbell.model.jobs import Policies, SentSpec
 from hourbell.model.json_values import to_json
 from hourbell.model.policies import Delivery, Retry, decide, is_final, retry_delay_seconds
 
@@ -55,7 +55,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 def settlement(
     claimed: Claimed,
-    spec: SentSpec | None,
+    spec: Policies | SentSpec | None,
     outcome: Outcome,
     begun_ms: int | None,
     took_ms: int,
@@ -143,7 +143,7 @@ def _result(value: object) -> tuple[str | None, str | None]:
 
 def _interruption(
     claimed: Claimed,
-    spec: SentSpec | None,
+    spec: Policies | SentSpec | None,
     begun_ms: int | None,
     took_ms: int,
     remaining_seconds: float | None,
@@ -164,7 +164,7 @@ def _interruption(
 
 def _crash(
     claimed: Claimed,
-    spec: SentSpec | None,
+    spec: Policies | SentSpec | None,
     outcome: Crashed,
     begun_ms: int | None,
     took_ms: int,
@@ -193,7 +193,7 @@ def _crash(
 
 def _snooze(
     claimed: Claimed,
-    spec: SentSpec | None,
+    spec: Policies | SentSpec | None,
     outcome: Snoozed,
     begun_ms: int | None,
     took_ms: int,
@@ -212,7 +212,7 @@ def _snooze(
 
 def _failure(
     claimed: Claimed,
-    spec: SentSpec | None,
+    spec: Policies | SentSpec | None,
     failure: Failed,
     begun_ms: int | None,
     took_ms: int,

@@ -38,6 +38,7 @@ from hourbell.model.executions import (
     FATES,
     NO_SECRET_KEYS,
     PAYLOAD_MISMATCH,
+    UNREADABLE,
     Execution,
     ExecutionStatus,
     Reason,
@@ -63,6 +64,8 @@ _POSTPONED = {
     " attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
     PAYLOAD_MISMATCH: "A worker released it, because its arguments do not fit the worker's version of the"
     " task; this uses no attempt. The worker's log says why. Start a worker with the version that fits.",
+    UNREADABLE: "A worker released it, because the worker's version of Hourbell cannot read its job; this"
+    " uses no attempt. Start workers of the version that stored the job, or update or delete the job.",
     Reason.SNOOZED: "Its handler asked to run again later; this uses no attempt.",
 }
 
