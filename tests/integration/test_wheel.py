@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import distribution
@@ -14,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import services
+from hourbell import __version__
+from hourbell.cli.commit import commit
 from hourbell.model.extras import MODULES
 
 ROOT = Path(__file__).parents[2]
@@ -46,13 +49,17 @@ print(took, *sys.modules)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("dist"))
+
+
+def build(source: Path, target: str, folder: Path) -> Path:
+    """The wheel or the source distribution of a tree, in this folder."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
     if done.returncode != 0 and "the dashboard was not built" in done.stderr:
         services.unavailable("What builds the dashboard")
     assert done.returncode == 0, done.stderr
-    (file,) = folder.glob("*.whl")
+    (file,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return file
 
 
@@ -151,6 +158,23 @@ def test_the_wheel_has_the_types_the_statements_and_the_licence(wheel: Path) -> 
     assert "hourbell/py.typed" in names
     assert "hourbell/ui_files/index.html" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_version_names_the_commit_that_was_built(bin_folder: Path) -> None:
+    code, printed, _ = run(bin_folder, "hourbell", "--version")
+    assert (code, printed) == (0, f"hourbell {__version__} (commit {commit()})\n")
+
+
+def test_a_wheel_of_the_source_distribution_has_the_dashboard_and_the_commit(
+    tmp_path: Path,
+) -> None:
+    packed = build(ROOT, "sdist", tmp_path)
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    wheel = build(tmp_path / packed.name.removesuffix(".tar.gz"), "wheel", tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        assert "hourbell/ui_files/index.html" in archive.namelist()
+        assert archive.read("hourbell/commit.txt").decode() == commit() + "\n"
 
 
 def test_importing_the_library_is_fast_and_loads_no_server(bin_folder: Path) -> None:

@@ -7,8 +7,8 @@ jobs, executions, dlq, operations, groups, tenants, secrets, keys, calendars, fo
                        over the API, or directly on the database; `tenants` also holds the command `queues`
 apply, reconcile, files, imports, importers
                        jobs from files and from other schedulers
-migrate, doctor, bench, next, completion
-                       maintain an installation, preview a rule, complete a shell
+migrate, doctor, bench, next, completion, commit
+                       maintain an installation, preview a rule, complete a shell; the commit of `--version`
 remote, servers, direct, output, params, exit_codes
                        shared: choosing a server, calling it or working without one, output, exit codes
 """

@@ -125,7 +125,22 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.open(os.devnull, access), mode))  # noqa: SIM115
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from hourbell.cli.commit import commit  # which other commands do not need
+
+        click.echo(f"hourbell {__version__} (commit {commit()})")
+        ctx.exit()
+
+
 @click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="hourbell")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and its commit.",
+)
 def main() -> None:
     """A distributed job scheduler: cron, but distributed, reliable and scalable."""
