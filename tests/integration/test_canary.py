@@ -16,7 +16,7 @@ from aiohttp import web
 
 from conftest import DatabaseMaker
 from hourbell.engine.operations.completions import WITHHELD
-from hourbell.engine.operations.secrets import FRESH_SECONDS
+from hourbell.engine.operations.secrets import IN_USE_SECONDS
 from hourbell.security.sealing import KeyRing
 from integration.life.support import eventually
 from integration.test_roles import LONG_LEASES, PATIENCE_SECONDS, hourbell, is_ready
@@ -198,7 +198,7 @@ async def use_secrets(operator: Operator, target: Target) -> dict[str, str]:
 
     # Those that their target completes later, and tells what it was sent. By now no worker remembers anything older than the
     # secrets, so what is told is searched, not withheld.
-    await asyncio.sleep(FRESH_SECONDS)
+    await asyncio.sleep(IN_USE_SECONDS)
     ends = {
         "good": {"status": "SUCCEEDED", "result": {"echo": [*FORMS], PLAIN: {ODD: "x"}}},
         "bad": {"status": "FAILED", "error": "\n".join(FORMS)},

@@ -6,7 +6,7 @@ fence. Signatures follow Standard Webhooks; see `signing`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 from multidict import CIMultiDict
 
 from hourbell.actions import Run
-from hourbell.actions.signing import secret_problem, signed_headers
+from hourbell.actions.signing import signed_headers
 from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import WebhookAction, header_value_problem, url_problem
@@ -26,8 +26,10 @@ from hourbell.security.secrets import (
     Secret,
     SecretSource,
     filled,
+    literal_credentials,
     secret_names,
     signer_of,
+    signing_secret_problem,
 )
 
 MAX_FILLED_BYTES = 1024 * 1024  # of a body with its secrets filled in
@@ -72,11 +74,11 @@ async def prepare_request(
             f"The request uses more than {MAX_SECRETS_PER_REQUEST} secrets.", BAD_SECRET
         )
     known = await secrets.values(run.claimed.tenant_id, {*names, signer_of(action)})
+    values = {name: secret.value for name, secret in known.items()}
+    for name in sorted(names - values.keys()):
+        raise _missing(name)
+    redactor = _redactor(known, literal_credentials(headers))
     if names:
-        values = {name: secret.value for name, secret in known.items()}
-        for name in sorted(names - values.keys()):
-            raise _missing(name)
-        _check_secrets(known)
         if not action.literal:
             _check_size(body or b"", values)
             content = filled(content, values)
@@ -94,7 +96,7 @@ async def prepare_request(
         # trust to come from Hourbell.
         request.update(headers)
         request.update(own)
-    return PreparedRequest(url, request, body, _redactor(known))
+    return PreparedRequest(url, request, body, redactor)
 
 
 def _may_have_secrets(url: str, headers: Mapping[str, str], body: bytes | None) -> bool:
@@ -135,7 +137,7 @@ def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:
             raise _missing(name)
         return ()
     for value in secret.values:
-        problem = secret_problem(value)
+        problem = signing_secret_problem(value)
         if problem:
             raise CannotSend(
                 f"The secret {name!r} cannot be used to sign: it {problem}.", BAD_SECRET
@@ -145,17 +147,6 @@ def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:
 
 def _missing(name: str) -> CannotSend:
     return CannotSend(f"There is no secret {name!r}.", MISSING_SECRET)
-
-
-def _check_secrets(known: Mapping[str, Secret]) -> None:
-    """Bound the total size, because every response is searched for all secrets."""
-    if sum(len(value.encode()) for one in known.values() for value in one.values) > (
-        MAX_SECRET_BYTES_PER_REQUEST
-    ):
-        message = (
-            f"The secrets of the request exceed {MAX_SECRET_BYTES_PER_REQUEST} bytes in total."
-        )
-        raise CannotSend(message, BAD_SECRET)
 
 
 def _check_size(body: bytes, values: Mapping[str, str]) -> None:
@@ -187,10 +178,21 @@ def _encoded(body: Any) -> bytes | None:
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
-def _redactor(known: Mapping[str, Secret]) -> Redactor:
-    if not known:
+def _redactor(known: Mapping[str, Secret], credentials: Set[str]) -> Redactor:
+    """Redacts the secrets and the literal credentials of the request.
+
+    Their total size is bounded, because every response is searched for all of them.
+    """
+    if not known and not credentials:
         return _NO_SECRETS
-    values = tuple(sorted(value for one in known.values() for value in one.values))
+    values = tuple(
+        sorted({*credentials, *(value for one in known.values() for value in one.values)})
+    )
+    if sum(len(value.encode()) for value in values) > MAX_SECRET_BYTES_PER_REQUEST:
+        message = (
+            f"The secrets of the request exceed {MAX_SECRET_BYTES_PER_REQUEST} bytes in total."
+        )
+        raise CannotSend(message, BAD_SECRET)
     return (_large if sum(map(len, values)) > _MAX_SMALL else _small)(values)
 
 

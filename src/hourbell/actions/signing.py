@@ -8,26 +8,11 @@ per value, separated by a space.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
 
-PREFIX = "whsec_"
-MIN_BYTES, MAX_BYTES = 24, 64
-
-
-def secret_problem(text: str) -> str | None:
-    """Why a text is not a signing secret, or None."""
-    if not text.startswith(PREFIX):
-        return f"must begin with {PREFIX}"
-    try:
-        size = len(base64.b64decode(text.removeprefix(PREFIX), validate=True))
-    except (binascii.Error, ValueError):
-        return f"must be base64 after {PREFIX}"
-    if not MIN_BYTES <= size <= MAX_BYTES:
-        return f"must have {MIN_BYTES} to {MAX_BYTES} bytes"
-    return None
+from hourbell.security.secrets import SIGNING_PREFIX
 
 
 def signed_headers(
@@ -42,6 +27,6 @@ def signed_headers(
 
 
 def _signature(key: str, content: bytes) -> str:
-    secret = base64.b64decode(key.removeprefix(PREFIX))
+    secret = base64.b64decode(key.removeprefix(SIGNING_PREFIX))
     digest = hmac.new(secret, content, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"

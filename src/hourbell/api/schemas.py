@@ -240,6 +240,9 @@ def _responses() -> dict[str, Schema]:
             {
                 **_secret(),
                 "value": or_null(_text("The generated value; returned only once.")),
+                "effective_at": _instant(
+                    "Webhooks that begin later use the new value; until then, some still use the previous one."
+                ),
             }
         ),
         "SecretPage": _page("Secret"),

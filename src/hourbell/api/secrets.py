@@ -31,7 +31,8 @@ async def set_secret(
     document, write = await read_write(request, JSON)
     new = parse_new_secret(document)
     done = await secrets.set_secret(engine, key_ring, name, new, write)
-    return answer({**_render(done.secret), "value": done.value})
+    effective_at = format_instant(done.effective_at)
+    return answer({**_render(done.secret), "value": done.value, "effective_at": effective_at})
 
 
 async def list_secrets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -67,7 +68,8 @@ ROUTES = (
             "Jobs of the tenant use it as {{secret:name}} in the url, headers and body of a "
             "webhook. Responses never contain its value, except that a generated value is returned "
             "once. With keep_previous_seconds, requests are also signed with the previous value "
-            "for that long."
+            "for that long. The secret `webhook-signing`, and a secret that replaces a signing "
+            "secret, must be a signing secret."
         ),
         body="NewSecret",
         media_types=(JSON,),

@@ -41,7 +41,10 @@ def set_command(
     if session.as_json:
         print_json(stored)
         return
-    say(f"Set {stored.name} of tenant {stored.tenant_id}.")
+    say(
+        f"Set {stored.name} of tenant {stored.tenant_id}. Webhooks use it from "
+        f"{instant_text(stored.effective_at)} on."
+    )
     if stored.value is not None:
         say("Its value is shown only once:")
         click.echo(stored.value)

@@ -572,6 +572,7 @@ class StoredSecret(Secret, frozen=True, kw_only=True):
     """A secret that was set. `value` is the generated value, if any; shown once."""
 
     value: str | None
+    effective_at: datetime  # webhooks that begin later use the new value
 
 
 class Monitor(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ a target may echo the request, verbatim or in a common encoding.
 from __future__ import annotations
 
 import base64
+import binascii
 import html
 import json
 import re
@@ -34,7 +35,12 @@ _ALMOST_PLACEHOLDER = re.compile(
 )
 MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credential
 # What may precede a secret in a header value that is shown: `Bearer `, `session=`.
+_BETWEEN_WORDS = re.compile(r"[\s,;]+")
+_PARAMETER = re.compile(r"^[A-Za-z0-9_-]+=(?=[^=])")  # not the padding of base64
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
+SIGNING_SECRET = "action.signing_secret"  # the path of the field
+SIGNING_PREFIX = "whsec_"
+MIN_SIGNING_BYTES, MAX_SIGNING_BYTES = 24, 64
 MIN_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
 MAX_SECRETS_PER_REQUEST = 50
 MAX_SECRET_BYTES_PER_REQUEST = 32 * 1024  # in total: each response is searched for all of them
@@ -80,7 +86,20 @@ class SecretSource(Protocol):
 
 def new_signing_secret() -> str:
     """A new random secret for Standard Webhooks signatures."""
-    return "whsec_" + base64.b64encode(random.token_bytes(32)).decode()
+    return SIGNING_PREFIX + base64.b64encode(random.token_bytes(32)).decode()
+
+
+def signing_secret_problem(text: str) -> str | None:
+    """Why a text is not a signing secret, or None."""
+    if not text.startswith(SIGNING_PREFIX):
+        return f"must begin with {SIGNING_PREFIX}"
+    try:
+        size = len(base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True))
+    except (binascii.Error, ValueError):
+        return f"must be base64 after {SIGNING_PREFIX}"
+    if not MIN_SIGNING_BYTES <= size <= MAX_SIGNING_BYTES:
+        return f"must have {MIN_SIGNING_BYTES} to {MAX_SIGNING_BYTES} bytes"
+    return None
 
 
 def secret_names(action: WebhookAction) -> set[str]:
@@ -112,7 +131,7 @@ def required_secrets(job: NewJob) -> dict[str, set[str]]:
         if action.secrets is SecretsCheck.REQUIRED:
             found["action.body"] = set() if action.literal else names_in(action.body)
             if action.signing_secret is not None:
-                found["action.signing_secret"] = {action.signing_secret}
+                found[SIGNING_SECRET] = {action.signing_secret}
     for index, notification in enumerate(job.notifications):
         found |= _required_by(f"notifications[{index}]", notification)
     return {path: names for path, names in found.items() if names}
@@ -153,6 +172,29 @@ def masked(name: str, value: str) -> str:
         return value
     beside, found = PLACEHOLDER.subn("", value)
     return value if found and _BESIDE_SECRET.fullmatch(beside) else MASKED
+
+
+def literal_credentials(headers: Mapping[str, str]) -> set[str]:
+    """The credentials that headers contain themselves, to be redacted like the values of secrets.
+
+    A header is its value, its words (`Bearer <token>`), its parameters (`session=<token>`) and the
+    password of `Basic`, because a target that echoes it may have parsed it.
+    """
+    found = set()
+    for name, value in headers.items():
+        if value and is_credential_header(name):
+            literal = PLACEHOLDER.sub(" ", value).strip()
+            words = [_PARAMETER.sub("", word).strip('"') for word in _BETWEEN_WORDS.split(literal)]
+            found |= {literal, *words, *map(_basic_password, words)}
+    return {each for each in found if len(each) >= MIN_CHARACTERS}
+
+
+def _basic_password(word: str) -> str:
+    """The password that a word contains as the credentials of `Basic`, or nothing."""
+    try:
+        return base64.b64decode(word, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def filled(value: Any, secrets: Mapping[str, str]) -> Any:

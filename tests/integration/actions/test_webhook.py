@@ -407,6 +407,43 @@ async def test_secrets_are_filled_in_everywhere_and_struck_out_of_what_comes_bac
 
 
 @pytest.mark.parametrize(
+    ("header", "value", "echo"),
+    [
+        ("Authorization", "Bearer canary-0123456", "Bearer canary-0123456"),
+        ("Authorization", "Bearer canary-0123456", "invalid token canary-0123456"),
+        (
+            "authorization",
+            "Basic " + base64.b64encode(b"me:canary-pass").decode(),
+            "not canary-pass",
+        ),
+        ("Cookie", "theme=dark; session=canary-0123456", "no session canary-0123456"),
+        ("X-Api-Key", "canary-0123456", base64.b64encode(b"canary-0123456").decode()),
+        ("X-Api-Key", "{{secret:plain}} canary-0123456", "canary-0123456"),
+    ],
+)
+async def test_a_literal_credential_that_the_target_echoes_is_struck_out(
+    target: Target, header: str, value: str, echo: str
+) -> None:
+    action = WebhookAction(url=target.url, headers={header: value})
+    for status in (200, 401):
+        target.answer = {"status": status, "text": f"you sent {echo}"}
+        outcome = await sent_with(target, action, plain=Secret("another-value"))
+        kept = str(outcome)
+        assert "canary" not in kept
+        assert echo.removeprefix("not ") not in kept
+        assert "[secret]" in kept
+
+
+async def test_a_header_that_is_no_credential_is_kept_in_what_comes_back(target: Target) -> None:
+    target.answer = {"status": 401, "text": "the trace 0123456789 is unknown"}
+    outcome = await sent_with(
+        target, WebhookAction(url=target.url, headers={"X-Trace": "0123456789"})
+    )
+    assert isinstance(outcome, Failed)
+    assert outcome.error.endswith("Response: the trace 0123456789 is unknown")
+
+
+@pytest.mark.parametrize(
     ("fields", "value"),
     [
         ({"headers": {"X-Key": "{{secret:odd}}"}}, "canary\r\nX-Injected: 1"),

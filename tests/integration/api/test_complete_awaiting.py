@@ -241,6 +241,15 @@ async def test_secrets_are_struck_out_of_an_error(api: Client, sent: str):
     assert await kept(api, sent, said) == ("RETRYING", None, "no such user: [secret]")
 
 
+async def test_literal_credentials_of_the_job_are_struck_out_as_well(
+    api: Client, dispatch: PostgresDispatch
+):
+    action = {**webhook(), "headers": {"Authorization": f"Bearer {CANARY}"}}
+    await api.created(one_time(schedule={"delay_seconds": 0}, action=action))
+    said = await succeeded(api, await awaiting(dispatch), {"echo": f"bad token {CANARY}"})
+    assert said == {"echo": "bad token [secret]"}
+
+
 async def test_a_secret_that_is_no_text_takes_all_of_the_result_along(
     api: Client, dispatch: PostgresDispatch, engine: Engine
 ):

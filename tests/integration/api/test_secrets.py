@@ -1,6 +1,8 @@
 """/api/v1/secrets"""
 
 import asyncio
+import time
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -13,7 +15,7 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.secrets import StoredSecrets, reseal, set_secret
 from hourbell.model.errors import IdempotencyKeyReused, NoSecretKeys, StoreUnavailable
 from hourbell.security.sealing import KeyRing
-from integration.api.client import KEY_RING, Client
+from integration.api.client import KEY_RING, Client, one_time
 from integration.life.support import eventually
 
 SECRET = "/api/v1/secrets/token"
@@ -38,7 +40,73 @@ async def test_a_secret_that_is_made_here_is_shown_once(api: Client):
     first = await api.send("PUT", SECRET, {"generate": "signing"}, key="once")
     again = await api.send("PUT", SECRET, {"generate": "signing"}, key="once")
     assert first.body["value"].startswith("whsec_")
-    assert again.body == {**first.body, "value": None}
+    later = again.body["effective_at"]
+    assert later >= first.body["effective_at"]
+    assert again.body == {**first.body, "value": None, "effective_at": later}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("webhook-signing", "not a signing secret", "begin with whsec_"),
+        ("webhook-signing", "whsec_c2hvcnQ=", "24 to 64 bytes"),
+        ("partner", "whsec_not base64!", "must be base64 after whsec_"),
+    ],
+)
+async def test_a_value_that_no_webhook_can_be_signed_with_is_refused(
+    api: Client, name: str, value: str, why: str
+):
+    answer = await api.put(f"/api/v1/secrets/{name}", {"value": value})
+    assert answer.is_problem(422, "invalid_input")
+    [error] = answer.body["errors"]
+    assert error["path"] == "value"
+    assert why in error["message"]
+    assert (await api.get("/api/v1/secrets")).body["items"] == []
+
+
+async def test_a_signing_secret_is_only_replaced_by_another_one(api: Client, engine: Engine):
+    path = "/api/v1/secrets/partner"
+    value = (await api.put(path, {"generate": "signing"})).body["value"]
+    answer = await api.put(path, {"value": "a token of the partner"})
+    assert answer.is_problem(422, "invalid_input")
+    assert "delete the secret first" in answer.body["errors"][0]["message"]
+    kept = (await StoredSecrets(engine, KEY_RING).values("default", ["partner"]))["partner"]
+    assert kept.value == value
+    assert (await api.put(path, {"generate": "signing"})).status == 200
+    await api.delete(path)
+    assert (await api.put(path, {"value": "a token of the partner"})).status == 200
+
+
+async def test_a_job_cannot_name_a_secret_that_cannot_sign(api: Client):
+    await api.put("/api/v1/secrets/partner", {"value": "a token of the partner"})
+    action = {"type": "WEBHOOK", "url": "https://example.com/", "signing_secret": "partner"}
+    answer = await api.post("/api/v1/jobs", one_time(action=action))
+    assert answer.is_problem(422, "invalid_input")
+    [error] = answer.body["errors"]
+    assert error["path"] == "action.signing_secret"
+    assert "cannot sign webhooks" in error["message"]
+    await api.delete("/api/v1/secrets/partner")
+    await api.put("/api/v1/secrets/partner", {"generate": "signing"})
+    assert (await api.post("/api/v1/jobs", one_time(action=action))).status == 201
+
+
+async def test_a_new_value_says_from_when_webhooks_use_it(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    """A worker that has read the old value uses it until then, and no longer."""
+    await api.send("PUT", SECRET, {"value": "the first value"})
+    source = StoredSecrets(engine, KEY_RING)
+    await source.values("default", ["token"])
+    answer = await api.send("PUT", SECRET, {"value": "the second value"}, key="again")
+    committed = await engine.clock.now()
+    effective_at = datetime.fromisoformat(answer.body["effective_at"])
+    passed = (effective_at - committed).total_seconds()
+    assert 0 < passed <= secrets_module.IN_USE_SECONDS
+    read_at = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: read_at + passed)
+    assert (await source.values("default", ["token"]))["token"].value == "the second value"
+    again = await api.send("PUT", SECRET, {"value": "the second value"}, key="again")
+    assert again.body["effective_at"] >= answer.body["effective_at"]
 
 
 async def test_the_value_before_counts_as_long_as_was_asked(api: Client, engine: Engine):
@@ -198,16 +266,17 @@ async def test_a_repetition_is_known_after_the_sealing_key_was_rotated(engine: E
     before, after = KeyRing.parse(old), KeyRing.parse(f"{new},{old}")
     secret, write = NewSecret("the first value", 0, None), Write("once", b"a digest")
     first = await set_secret(engine, before, "token", secret, write)
-    assert await set_secret(engine, after, "token", secret, write) == first
+    assert (await set_secret(engine, after, "token", secret, write)).secret == first.secret
     await reseal(engine, after)
-    assert await set_secret(engine, after, "token", secret, write) == first
+    assert (await set_secret(engine, after, "token", secret, write)).secret == first.secret
     another = Write("once", b"another digest")
     with pytest.raises(IdempotencyKeyReused):
         await set_secret(engine, after, "token", secret, another)
     # The next value is sealed and remembered by the new key; a process that has it further back knows it too.
     later = Write("twice", b"a digest")
     second = await set_secret(engine, after, "token", secret, later)
-    assert await set_secret(engine, KeyRing.parse(f"{old},{new}"), "token", secret, later) == second
+    third = await set_secret(engine, KeyRing.parse(f"{old},{new}"), "token", secret, later)
+    assert third.secret == second.secret
 
 
 async def test_all_are_sealed_anew_by_the_first_key_and_open_without_the_old_one(

@@ -24,8 +24,11 @@ def calling(**action: Any) -> dict[str, Any]:
     return one_time(action={"type": "WEBHOOK", "url": URL, **action})
 
 
-async def set_secret(api: Client, name: str, tenant: str = "default") -> None:
-    document = {"value": "a value to be hidden", "tenant_id": tenant}
+async def set_secret(
+    api: Client, name: str, tenant: str = "default", *, signs: bool = False
+) -> None:
+    value = {"generate": "signing"} if signs else {"value": "a value to be hidden"}
+    document = {**value, "tenant_id": tenant}
     assert (await api.put(f"/api/v1/secrets/{name}", document)).status == 200
 
 
@@ -132,7 +135,7 @@ async def test_a_secret_that_does_not_exist_is_refused_unless_it_is_lazy(
         assert "PUT /api/v1/secrets/token" in error["message"]
     lazy = await api.created(calling(**action, secrets="lazy"))
     assert lazy["action"]["secrets"] == "lazy"
-    await set_secret(api, "token")
+    await set_secret(api, "token", signs=True)
     assert "secrets" not in (await api.created(calling(**action)))["action"]
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hourbell.actions.signing import secret_problem, signed_headers
-from hourbell.security.secrets import new_signing_secret
+from hourbell.actions.signing import signed_headers
+from hourbell.security.secrets import new_signing_secret, signing_secret_problem
 
 
 def test_the_published_vector() -> None:
@@ -29,7 +29,7 @@ def test_while_secrets_are_rotated_each_signs() -> None:
 
 
 def test_a_new_secret_is_one() -> None:
-    assert secret_problem(new_signing_secret()) is None
+    assert signing_secret_problem(new_signing_secret()) is None
     assert new_signing_secret() != new_signing_secret()
 
 
@@ -43,4 +43,4 @@ def test_a_new_secret_is_one() -> None:
     ],
 )
 def test_what_is_no_secret_is_told_why(text: str, why: str) -> None:
-    assert why in (secret_problem(text) or "")
+    assert why in (signing_secret_problem(text) or "")

@@ -1522,6 +1522,11 @@ export interface components {
             updated_at: string;
             previous_until: string | null;
             value: string | null;
+            /**
+             * Format: date-time
+             * @description Webhooks that begin later use the new value; until then, some still use the previous one.
+             */
+            effective_at: string;
         };
         SecretPage: {
             items: components["schemas"]["Secret"][];

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
+import asyncpg
+
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 from hourbell.model.jobs import NewJob
 from hourbell.model.schedules import Once, Schedule
-from hourbell.security.secrets import MAX_SECRETS_PER_REQUEST, required_secrets
+from hourbell.security.secrets import MAX_SECRETS_PER_REQUEST, SIGNING_SECRET, required_secrets
 from hourbell.store.queries import queries
 
 _Q = queries("secrets")
@@ -31,7 +33,7 @@ class _References:
         self._statement = statement
         self._code: FieldCode = code
         self._message = missing
-        self._exists: dict[tuple[str, str], bool] = {}
+        self._found: dict[tuple[str, str], asyncpg.Record | None] = {}
 
     async def missing(
         self, engine: Engine, required: Mapping[K, tuple[str, Required]]
@@ -45,12 +47,12 @@ class _References:
             for tenant, fields in required.values()
             for names in fields.values()
             for name in names
-        } - self._exists.keys()
+        } - self._found.keys()
         if unknown:
             tenants, wanted = zip(*unknown, strict=True)
             rows = await engine.database.fetch(self._statement, list(tenants), list(wanted))
-            self._exists |= dict.fromkeys(unknown, False)
-            self._exists |= {(row["tenant"], row["name"]): True for row in rows}
+            self._found |= dict.fromkeys(unknown)
+            self._found |= {(row["tenant"], row["name"]): row for row in rows}
         problems = {}
         for key, (tenant, fields) in required.items():
             if errors := self._errors(tenant, fields):
@@ -59,11 +61,18 @@ class _References:
 
     def _errors(self, tenant: str, required: Required) -> list[FieldError]:
         return [
-            FieldError(path, self._code, self._message(name, tenant))
+            error
             for path, names in required.items()
             for name in sorted(names)
-            if not self._exists[tenant, name]
+            if (error := self._error(path, name, tenant, self._found[tenant, name])) is not None
         ]
+
+    def _error(
+        self, path: str, name: str, tenant: str, found: asyncpg.Record | None
+    ) -> FieldError | None:
+        if found is None:
+            return FieldError(path, self._code, self._message(name, tenant))
+        return None
 
 
 class SecretReferences(_References):
@@ -71,6 +80,16 @@ class SecretReferences(_References):
 
     def __init__(self) -> None:
         super().__init__(_Q["existing"], "unknown_secret", _missing)
+
+    def _error(
+        self, path: str, name: str, tenant: str, found: asyncpg.Record | None
+    ) -> FieldError | None:
+        if found is not None and path == SIGNING_SECRET and not found["signs"]:
+            message = (
+                f"names the secret {name}, which cannot sign webhooks: it is not whsec_ and base64"
+            )
+            return FieldError(path, "bad_format", message)
+        return super()._error(path, name, tenant, found)
 
 
 class CalendarReferences(_References):

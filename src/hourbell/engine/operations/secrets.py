@@ -29,14 +29,18 @@ from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKe
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.security.sealing import KeyRing, Sealed
 from hourbell.security.secrets import (
+    DEFAULT_SIGNING_SECRET,
     MAX_SECRET_BYTES_PER_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
+    SIGNING_PREFIX,
     Redactor,
     Secret,
+    literal_credentials,
     new_signing_secret,
     secret_names,
     signer_of,
+    signing_secret_problem,
 )
 from hourbell.store.database import translate_errors
 from hourbell.store.queries import queries
@@ -47,6 +51,8 @@ _MAX_CACHED = 10_000
 _MAX_WAITING_LOOKUPS = 100_000  # more than the slots of a worker
 _LOOKUP_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
 _RESEAL_BATCH = 100
+# How long a worker may use a value that was replaced: a cached one, or the result of a slow lookup.
+IN_USE_SECONDS = max(FRESH_SECONDS, _LOOKUP_SECONDS)
 
 _Q = queries("secrets")
 _FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
@@ -67,6 +73,8 @@ class SetSecret(msgspec.Struct, frozen=True):
 
     secret: StoredSecret
     value: str | None
+    # Webhooks that begin after this are signed and filled in with the value; earlier ones perhaps too.
+    effective_at: datetime
 
 
 async def set_secret(
@@ -77,6 +85,9 @@ async def set_secret(
     tenant_id = _owner(engine, new.tenant_id)
     now = await engine.clock.now()
     value = new_signing_secret() if new.value is None else new.value
+    cannot_sign = signing_secret_problem(value)
+    if cannot_sign and (name == DEFAULT_SIGNING_SECRET or value.startswith(SIGNING_PREFIX)):
+        raise _unusable(f"{cannot_sign}, because webhooks are signed with it")
     sealed = ring.seal(value, _belongs_to(tenant_id, name))
     # The fingerprint covers the value, and some values are easy to guess, so it is stored as a MAC.
     # MACs by older keys are still recognized.
@@ -92,6 +103,11 @@ async def set_secret(
                 and await connection.fetchval(_Q["count_secrets"], tenant) >= MAX_SECRETS
             ):
                 raise Conflict(f"A tenant can have {MAX_SECRETS} secrets. Delete one first.")
+            if row is not None and row["signs"] and cannot_sign:
+                raise _unusable(
+                    f"{cannot_sign}, because it replaces a signing secret. To store another kind "
+                    "of value under this name, delete the secret first"
+                )
             keeps = row is not None and new.keep_previous_seconds > 0
             until = now + timedelta(seconds=new.keep_previous_seconds) if keeps else None
             created = await connection.fetchval(
@@ -104,6 +120,7 @@ async def set_secret(
                 row["sealed_by"] if keeps and row else None,
                 until,
                 now,
+                cannot_sign is None,
             )
             details = msgspec.json.encode({"name": name}).decode()
             await insert_audit_row(
@@ -117,7 +134,8 @@ async def set_secret(
                 previous_until=until,
             )
     generated = writing.executed and new.value is None
-    return SetSecret(writing.answer, value if generated else None)
+    effective_at = await engine.clock.now() + timedelta(seconds=IN_USE_SECONDS)
+    return SetSecret(writing.answer, value if generated else None, effective_at)
 
 
 async def delete_secret(
@@ -241,23 +259,27 @@ class StoredSecrets:
 async def redactor_of_sent(
     engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction, sent_at: datetime
 ) -> Redactor | None:
-    """A redactor for the secrets in a sent request; None if they cannot be determined or opened."""
+    """A redactor for the secrets and the literal credentials of a sent request.
+
+    None if the secrets cannot be determined or opened.
+    """
     names = secret_names(action)
     rows = await _sealed(engine, [(tenant, name) for name in {*names, signer_of(action)}])
     if not names <= {row["name"] for row in rows}:
         return None
     # A worker may have read the value slightly earlier; a re-created secret has no previous value.
-    since = sent_at - timedelta(seconds=FRESH_SECONDS)
+    since = sent_at - timedelta(seconds=IN_USE_SECONDS)
     if any(row["updated_at"] > since for row in rows if row["name"] in names):
         return None
     try:
         known = [_unsealed(ring, tenant, row, sent_at) for row in rows]
     except NoSecretKeys:
         return None
-    values = [value for secret in known for value in secret.values]
+    values = {value for secret in known for value in secret.values}
+    values |= literal_credentials(action.headers)
     if sum(len(value.encode()) for value in values) > MAX_SECRET_BYTES_PER_REQUEST:
         return None
-    return Redactor(values)
+    return Redactor(sorted(values))
 
 
 async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg.Record]:
@@ -274,6 +296,10 @@ def _unsealed(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | N
     if now is not None and row["previous"] is not None and row["previous_until"] > now:
         previous = ring.open(Sealed(row["previous"], row["previous_by"]), belongs_to)
     return Secret(ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to), previous)
+
+
+def _unusable(message: str) -> InvalidInput:
+    return InvalidInput([FieldError("value", "bad_format", message)])
 
 
 def _owner(engine: Engine, tenant_id: str | None) -> str:

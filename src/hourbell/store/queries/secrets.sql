@@ -5,13 +5,14 @@
 select * from hourbell.secrets where tenant = $1 and name = $2 for update
 
 -- name: put_secret
--- $5 … $7: the previous value, and until when requests are also signed with it.
+-- $5 … $7: the previous value, and until when requests are also signed with it. $9: the value can sign webhooks.
 insert into hourbell.secrets (tenant, name, sealed, sealed_by, previous, previous_by, previous_until, created_at,
-  updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+  updated_at, signs)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9)
 on conflict (tenant, name) do update
 set sealed = excluded.sealed, sealed_by = excluded.sealed_by, previous = excluded.previous,
-    previous_by = excluded.previous_by, previous_until = excluded.previous_until, updated_at = excluded.updated_at
+    previous_by = excluded.previous_by, previous_until = excluded.previous_until, updated_at = excluded.updated_at,
+    signs = excluded.signs
 returning created_at
 
 -- name: count_secrets
@@ -33,10 +34,11 @@ cross join lateral (select id from hourbell.tenants as t where t.name = asked.te
 cross join lateral (select * from hourbell.secrets as s where s.tenant = t.id and s.name = asked.name offset 0) as s
 
 -- name: existing
--- Those of the secrets $2[k] of tenants $1[k] that exist.
-select asked.tenant, asked.name from unnest($1::text[], $2::text[]) as asked(tenant, name)
+-- Those of the secrets $2[k] of tenants $1[k] that exist, and whether they can sign webhooks.
+select asked.tenant, asked.name, s.signs is not false as signs
+from unnest($1::text[], $2::text[]) as asked(tenant, name)
 cross join lateral (select id from hourbell.tenants as t where t.name = asked.tenant offset 0) as t
-where exists (select from hourbell.secrets as s where s.tenant = t.id and s.name = asked.name)
+cross join lateral (select * from hourbell.secrets as s where s.tenant = t.id and s.name = asked.name offset 0) as s
 
 -- name: sealed_by_others
 -- Secrets of all tenants that are sealed by a key other than $1.
