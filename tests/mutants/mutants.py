@@ -458,6 +458,24 @@ MUTANTS = [
         "A job of a transaction that has not seen the quota counts too.",
     ),
     Mutant(
+        "quota_listed_from_the_end_of_a_snapshot",
+        QUOTAS,
+        "set quota_ahead = pg_current_xact_id()",
+        "set quota_ahead = pg_snapshot_xmax(pg_current_snapshot())",
+        (
+            f"{ONCE_TEST}::test_a_job_of_a_transaction_that_began_after_the_last_one_that_ended_is_counted",
+        ),
+        "A transaction after the last one that ended may be open, and counts too.",
+    ),
+    Mutant(
+        "limit_counted_from_the_end_of_a_snapshot",
+        LIMIT_CHANGES,
+        "then pg_current_xact_id() else",
+        "then pg_snapshot_xmax(pg_current_snapshot()) else",
+        (f"{LIMITS_TEST}::test_what_is_being_claimed_while_a_limit_is_set_counts",),
+        "A claim after the last transaction that ended may be open, and counts too.",
+    ),
+    Mutant(
         "run_open_after_its_end",
         PLACES,
         "    delete from hourbell.open_runs as r using runs as e\n    where r.job = e.job and r.occurrence",
@@ -1225,8 +1243,8 @@ MUTANTS = [
     Mutant(
         "outdated_version_runs",
         CLAIM,
-        "(e.job is null or (e.version >= j.valid_from and j.max_runs is null))",
-        "(e.job is null or j.max_runs is null)",
+        "coalesce(e.version >= j.valid_from and j.max_runs is null, false)",
+        "coalesce(j.max_runs is null, false)",
         (f"{ENGINE_TEST}::test_what_is_queued_when_its_job_is_paused_is_superseded[embedded]",),
         "What is queued when its job is paused does not start.",
     ),
@@ -1468,8 +1486,8 @@ MUTANTS = [
     Mutant(
         "running_not_counted_in",
         ADMIT,
-        "  if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;\n",
-        "",
+        "  if not p_isolating and exists (select from hourbell.limit_recounts) then\n",
+        "  if false then\n",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
         "A limit that is set counts what runs.",
     ),

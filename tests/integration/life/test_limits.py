@@ -12,7 +12,12 @@ from hourbell.engine.life.admit import admit
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job
 from hourbell.engine.operations.idempotency import Write
-from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
+from hourbell.engine.operations.limits import (
+    BLOCKER_QUEUE,
+    set_queue,
+    set_target,
+    set_tenant,
+)
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.explain import BlockedBy, explain_execution
@@ -23,6 +28,7 @@ from hourbell.model.executions import Claimed
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.model.policies import Backoff, RetryPolicy
+from hourbell.store.queries import queries
 from integration.life.limits import (
     SECOND,
     by_tenant,
@@ -466,6 +472,37 @@ async def test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_s
     assert await hand.claim_all() == []
     assert len(await claimed(still, hand)) == 1
     assert (await get_queue(still, "default")).settings == QueueSettings(max_concurrency=1)
+
+
+async def test_what_is_being_claimed_while_a_limit_is_set_counts(still: Engine) -> None:
+    """Also if the claim began after the last transaction that has ended, and ends after many passes."""
+    await queued(still, 20)
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    queue = await still.queue("default", START)
+    take = (
+        "select cardinality(ids) from hourbell.take_ready($1, $2, 1, false, 4, 0, false, false, $3, '1 s',"
+        " null, null, null, null, null, null, null, null, null, null)"
+    )
+    async with in_transaction(still) as worker:
+        async with in_transaction(still) as admin, admin.database.connection() as connection:
+            await connection.execute(
+                queries("limits")["set_limit"], BLOCKER_QUEUE, queue, 5, None, None
+            )
+            await connection.execute(queries("limits")["recheck"], BLOCKER_QUEUE, queue)
+            arguments = hand.session.id, hand.session.token, START
+            assert await worker.database.value(take, *arguments) == 4
+            number = await worker.database.value("select pg_current_xact_id()::text::bigint")
+        next_one = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        assert await still.database.value(next_one) == number
+        for second in range(6, 24, 6):  # it is looked at again after 5 s
+            await admit_all(still)
+            await travel(still, START + second * SECOND)
+    for second in range(24, 42, 6):
+        await admit_all(still)
+        await travel(still, START + second * SECOND)
+    assert len(await claimed(still, hand)) == 1
+    assert not await still.database.fetch("select from hourbell.limit_recounts")
 
 
 async def test_a_weight_acts_on_what_is_ready(still: Engine) -> None:

@@ -16,6 +16,7 @@ from hourbell.engine.operations.limits import set_tenant
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.model.errors import QuotaExceeded
 from hourbell.model.limits import TenantSettings
+from hourbell.store.queries import queries
 from integration.life.support import (
     START,
     Hand,
@@ -79,6 +80,33 @@ async def test_jobs_from_before_a_quota_are_listed_and_counted(still: Engine) ->
     await create(still, one_time(tenant_id="acme"))
     with pytest.raises(QuotaExceeded):
         await create(still, one_time(tenant_id="acme"))
+
+
+async def test_a_job_of_a_transaction_that_began_after_the_last_one_that_ended_is_counted(
+    still: Engine,
+) -> None:
+    """Its number is the first one that no snapshot of that moment calls ended."""
+    later = one_time(tenant_id="acme", schedule={"delay_seconds": 3600})
+    await create(still, later)
+    await run_housekeeping(still, None, START)  # makes partitions
+    tenant = await still.tenant("acme", START)
+    settings = (tenant, 1, 8, None, None, None)
+    async with in_transaction(still) as creator:
+        async with in_transaction(still) as admin, admin.database.connection() as connection:
+            await connection.execute(queries("limits")["update_tenant"], *settings)
+            await create(creator, later)  # has not seen the quota
+            number = await creator.database.value("select pg_current_xact_id()::text::bigint")
+        next_one = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        assert await still.database.value(next_one) == number
+        for _ in range(3):
+            await still.database.value("select hourbell.list_quota_jobs(null, null, 1000)")
+    for _ in range(3):
+        await run_housekeeping(still, None, START)
+    assert await still.database.value(_IN_QUOTA) == 2
+    for _ in range(6):
+        await create(still, later)
+    with pytest.raises(QuotaExceeded):
+        await create(still, later)
 
 
 _SLOW_INSERT = """

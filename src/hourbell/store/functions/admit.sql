@@ -2,7 +2,8 @@
 -- examples.
 --
 -- A pass (`admit`) first brings up to date what was changed since the last one:
---   tags      refunds and changed weights (fairness.sql); what runs under new limits is counted (limit_changes.sql)
+--   limits    what runs under new limits is counted (limit_changes.sql)
+--   tags      refunds and changed weights (fairness.sql)
 --   unpark    for each blocker with a wake-up, the parked rows that it has room for (parking.sql); their overlap and
 --             their keys are checked again
 -- Then it works on one priority after the other, CRITICAL first:
@@ -64,6 +65,9 @@ begin
   if not pg_try_advisory_xact_lock(hashtext('hourbell.gate')) then
     more := true; busy := true; return;
   end if;
+  if not p_isolating and exists (select from hourbell.limit_recounts) then
+    perform hourbell.recount_running(p_now);  -- first: before this transaction has a number
+  end if;
   this_pass := nextval('hourbell.passes');
 
   if not p_isolating then
@@ -71,7 +75,6 @@ begin
     if exists (select from hourbell.weight_changes) or exists (select from hourbell.retaggings) then
       more := hourbell.retag(p_batch, this_pass);
     end if;
-    if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;
   end if;
   -- Parked rows go before newly due rows of their priority. In one of sixteen passes they go before all newly due rows,
   -- least urgent first, so that low priorities make progress too. A hash of the pass number selects the pass, so no

@@ -30,6 +30,9 @@ declare
   over bigint[];  -- those that are complete
   slabs tid[];
   skipped boolean := false;  -- some slabs were locked
+  -- A number that is assigned after a limit was seen is higher than those of all transactions that have not seen it. If
+  -- this transaction has one already, the next recount stores its own.
+  unnumbered constant boolean := pg_current_xact_id_if_assigned() is null;
   lock_timeout_before constant text := current_setting('lock_timeout');
 begin
   these := array(
@@ -75,7 +78,8 @@ begin
   insert into hourbell.gate_wakeups (at, kind, key) select p_now, kind, key from unnest(these) where id = any (over);
   delete from hourbell.limit_recounts where id = any (over);
   update hourbell.limit_recounts
-  set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now, looks = looks + 1
+  set ahead = case when ahead is null and unnumbered then pg_current_xact_id() else ahead end,
+    looked_at = p_now, looks = looks + 1
   where id = any (array(select id from unnest(these)));
 end $$;
 

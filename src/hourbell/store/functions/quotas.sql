@@ -40,10 +40,14 @@ declare
   last bigint;
   n int;
 begin
+  -- First of all: every transaction that has not seen a quota has a lower number than one that is assigned after it was
+  -- seen. The end of a snapshot is no such number: it is that of the first transaction after the last one that ended.
+  if pg_current_xact_id_if_assigned() is null then
+    update hourbell.tenants set quota_ahead = pg_current_xact_id() where id = any (array(
+      select id from hourbell.tenants where max_jobs is not null and quota_listed_to is not null and quota_ahead is null
+      for no key update skip locked));
+  end if;
   perform hourbell.check_epoch(p_node, p_epoch);
-  update hourbell.tenants set quota_ahead = pg_snapshot_xmax(pg_current_snapshot()) where id = any (array(
-    select id from hourbell.tenants where max_jobs is not null and quota_listed_to is not null and quota_ahead is null
-    for no key update skip locked));
   select * into this from hourbell.tenants
   where max_jobs is not null and quota_listed_to is not null
     and quota_ahead <= pg_snapshot_xmin(pg_current_snapshot())
