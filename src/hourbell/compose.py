@@ -125,9 +125,10 @@ class Running:
         self.app_tasks: AppRunner | None = None
 
     async def worker_ended(self) -> None:
-        """Wait until the worker has stopped."""
+        """Wait until the worker has stopped; raises the error that ended it."""
         if self.working is not None:
             await asyncio.wait([self.working])
+            self.working.result()
 
     async def ready(self) -> dict[str, bool]:
         """The readiness checks of this process, by name."""
@@ -522,7 +523,7 @@ async def running(
             scheduler.start()
             stack.push_async_callback(scheduler.stop)
         if worker is not None:
-            await stack.enter_async_context(_running_worker(worker))
+            parts.working = await stack.enter_async_context(_running_worker(worker))
         server = ApiServer(app, settings.host, settings.port)
         await server.start()
         stack.push_async_callback(server.stop)
@@ -565,13 +566,13 @@ def tune_garbage_collector() -> None:
 
 @asynccontextmanager
 async def _running_worker(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
-    """Run a worker within this context, and drain it at the end."""
+    """Run a worker within this context, and drain it at the end. `worker_ended` raises its errors."""
     working = asyncio.create_task(worker.run())
     try:
         yield working
     finally:
         worker.stop()
-        await working
+        await asyncio.wait([working])
 
 
 async def _keep_functions(engine: Engine) -> bool:

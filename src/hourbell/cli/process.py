@@ -13,9 +13,10 @@ from functools import partial
 
 import asyncpg
 import click
+import structlog
 import uvloop
 
-from hourbell.cli.exit_codes import DONE, INTERRUPTED, USAGE
+from hourbell.cli.exit_codes import DONE, INTERRUPTED, REFUSED, USAGE
 from hourbell.compose import Running, command_engine, tune_garbage_collector
 from hourbell.engine.core import Engine
 from hourbell.errors import CannotConnect
@@ -25,6 +26,8 @@ from hourbell.observe.logs import Logs, configure_logs
 from hourbell.settings import Settings, from_environment
 from hourbell.store.database import shown_dsn, why_unusable
 from hourbell.store.embedded import stop_at_once
+
+log = structlog.get_logger(component="process")
 
 # The database does not respond, does not exist, or denies access.
 NO_DATABASE = (
@@ -62,7 +65,7 @@ async def _run(
     greet: Callable[[Settings, Running], str],
     control: int | None,
 ) -> None:
-    stop = asyncio.Event()
+    stop, code = asyncio.Event(), DONE
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, logs.reread)
     async with AsyncExitStack() as stack:
         try:
@@ -77,7 +80,8 @@ async def _run(
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, parts.report)
             tune_garbage_collector()
             _tell(greet(settings, parts))
-            await stop.wait()
+            if await _worker_failed(parts, stop):
+                code = REFUSED
             _tell("Draining; press Ctrl-C again to stop now (running executions will run again).")
             _on_stops(control, partial(_stop_now, settings), lambda: None)
     flush_traces()
@@ -86,7 +90,25 @@ async def _run(
     # recorded as interrupted and run again elsewhere.
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(DONE)
+    os._exit(code)
+
+
+async def _worker_failed(parts: Running, stop: asyncio.Event) -> bool:
+    """Wait for a stop, or for the end of the worker. Nothing but an error ends it before a stop.
+
+    The process then ends too, because what the worker holds in memory cannot be trusted. Whatever
+    started the process starts it again.
+    """
+    if parts.worker is None:
+        await stop.wait()
+        return False
+    ended, stopped = asyncio.create_task(parts.worker_ended()), asyncio.create_task(stop.wait())
+    await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if ended.done() and (error := ended.exception()) is not None:
+        log.error("worker ended with an error", exc_info=error)
+        return True
+    ended.cancel()
+    return False
 
 
 async def _started(

@@ -532,7 +532,7 @@ class RunningWorker:
 
     def __init__(self, worker: Worker, ended: Callable[[], Awaitable[None]]) -> None:
         self._worker = worker
-        self.ended = ended  # waits until it has stopped
+        self.ended = ended  # waits until it has stopped; raises the error that ended it
 
     @property
     def is_working(self) -> bool:
@@ -556,6 +556,7 @@ async def worker_of(app: App, options: WorkerOptions | None = None) -> AsyncIter
         parts = await stack.enter_async_context(app_worker(dsn, app, options or WorkerOptions()))
         assert parts.worker is not None
         yield RunningWorker(parts.worker, parts.worker_ended)
+    await parts.worker_ended()
 
 
 @asynccontextmanager

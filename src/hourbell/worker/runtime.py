@@ -183,6 +183,7 @@ class Worker:
                 await self._claimer.run()
                 await self._drain()
             finally:
+                self._stopping.set()  # also after an error: it accepts no executions
                 self._runners.close()
                 for task in background:
                     task.cancel()

@@ -13,7 +13,10 @@ import pytest
 from answers import opened
 from exposition import Metric, parsed
 from hourbell import App
+from hourbell.compose import Role, Running, running
 from hourbell.engine.core import Engine
+from hourbell.settings import Settings
+from hourbell.worker.watchdog import Watchdog
 from integration.library.process_tasks import app, clean_up
 from integration.library.test_process_tasks import are_gone, pids_in
 from integration.life.support import eventually
@@ -232,3 +235,121 @@ async def test_a_worker_ends_beside_a_handler_that_does_not(
     finally:
         worker.kill()
         worker.wait()
+
+
+BROKEN = """
+from hourbell import App
+from hourbell.worker.watchdog import Watchdog
+
+app = App("broken")
+
+
+def fail(self, now):
+    raise RuntimeError("a defect of the worker")
+
+
+@app.task
+async def break_the_worker() -> None:
+    Watchdog._check = fail
+"""
+
+
+@pytest.mark.parametrize("command", ["worker", "up"])
+async def test_a_process_whose_worker_ends_with_an_error_logs_it_and_ends(
+    database: str, engine: Engine, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    process = subprocess.Popen(
+        (sys.executable, "-m", "hourbell", command, "broken:app"),
+        env={
+            **os.environ,
+            "HOURBELL_DATABASE_URL": database,
+            "HOURBELL_DATA_DIR": str(tmp_path / "data"),
+            "HOURBELL_PORT": str(free_ports(1)),
+            "PYTHONPATH": str(tmp_path),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        client = App("broken", url=database)
+
+        @client.task(name="break_the_worker")
+        async def break_the_worker() -> None: ...
+
+        async with client:
+            await break_the_worker.enqueue()
+            told, logged = await asyncio.to_thread(process.communicate, None, 60)
+        assert process.returncode == 1
+        lines = [json.loads(line) for line in logged.splitlines() if line.startswith("{")]
+        (ended,) = [line for line in lines if line["event"] == "worker ended with an error"]
+        assert (ended["level"], ended["component"]) == ("error", "process")
+        assert "a defect of the worker" in ended["exception"]
+        assert logged.count("a defect of the worker") == ended["exception"].count("a defect of")
+        assert told.splitlines()[-1] == "Stopped."
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def ready(parts: Running) -> bool:
+    return (await parts.ready())["worker"]
+
+
+async def test_a_process_whose_worker_has_ended_with_an_error_is_not_ready(
+    database: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(watchdog: Watchdog, now: float) -> None:
+        raise RuntimeError("a defect of the worker")
+
+    settings = Settings(data_dir=tmp_path, database_url=database, port=free_ports(1))
+    async with running(database, settings, {Role.WORKER}) as parts:
+        await eventually(lambda: ready(parts))
+        monkeypatch.setattr(Watchdog, "_check", fail)
+        with pytest.raises(ExceptionGroup, match="unhandled errors"):
+            await parts.worker_ended()
+        assert not await ready(parts)
+
+
+async def test_the_error_that_ended_a_worker_of_a_program_is_raised(
+    database: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(watchdog: Watchdog, now: float) -> None:
+        raise RuntimeError("a defect of the worker")
+
+    own = App("own", url=database)
+
+    @own.task(name="nothing")
+    async def nothing() -> None: ...
+
+    async def run() -> None:
+        async with own.worker() as worker:
+            monkeypatch.setattr(Watchdog, "_check", fail)
+            await worker.ended()
+
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        await run()
+
+
+async def test_leaving_the_context_of_a_worker_raises_the_error_that_ended_it(
+    database: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+
+    def fail(watchdog: Watchdog, now: float) -> None:
+        ended.set()
+        raise RuntimeError("a defect of the worker")
+
+    own = App("own", url=database)
+
+    @own.task(name="nothing")
+    async def nothing() -> None: ...
+
+    async def run() -> None:
+        async with own.worker():
+            monkeypatch.setattr(Watchdog, "_check", fail)
+            await ended.wait()
+
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        await run()
