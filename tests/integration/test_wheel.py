@@ -1,6 +1,5 @@
 """The built wheel in an empty environment: what `pip install hourbell` gives, and what an extra adds."""
 
-import email
 import os
 import re
 import subprocess
@@ -8,18 +7,16 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-import services
 from hourbell import __version__
 from hourbell.cli.commit import commit
 from hourbell.model.extras import MODULES
+from wheels import ROOT, build, link_requirements, metadata_of
 
-ROOT = Path(__file__).parents[2]
 ENQUEUE_AND_RUN = """
 import asyncio, sys
 from hourbell import App, Context
@@ -52,32 +49,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(ROOT, "wheel", tmp_path_factory.mktemp("dist"))
 
 
-def build(source: Path, target: str, folder: Path) -> Path:
-    """The wheel or the source distribution of a tree, in this folder."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
-    if done.returncode != 0 and "the dashboard was not built" in done.stderr:
-        services.unavailable("What builds the dashboard")
-    assert done.returncode == 0, done.stderr
-    (file,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
-    return file
-
-
 @pytest.fixture(scope="module")
 def bin_folder(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of a new environment with the wheel and what it requires, and nothing else.
 
-    The wheel is installed by pip. What it requires is linked from this environment, which has the
-    versions of the lock: no network is needed.
+    The wheel is installed by pip; what it requires is linked.
     """
     folder = tmp_path_factory.mktemp("empty") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
-    for name in required_by(wheel):
-        installed = distribution(name)
-        for entry in {file.parts[0] for file in installed.files or () if file.parts[0] != ".."}:
-            if not (packages / entry).exists():
-                (packages / entry).symlink_to(Path(str(installed.locate_file(entry))))
+    link_requirements(wheel, set(), packages)
     pip(folder, "install", "--no-index", "--no-deps", str(wheel))
     return folder / "bin"
 
@@ -86,27 +67,6 @@ def pip(environment: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(environment), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def metadata_of(wheel: Path) -> list[str]:
-    """What a wheel requires, with markers."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        texts: list[str] = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
-    return texts
-
-
-def required_by(wheel: Path) -> list[str]:
-    """The packages that a wheel needs without any extra, and those that these need."""
-    texts = metadata_of(wheel)
-    found: list[str] = []
-    while texts:
-        needed = Requirement(texts.pop())
-        if needed.name in found or (needed.marker and not needed.marker.evaluate({"extra": ""})):
-            continue
-        found.append(needed.name)
-        texts += distribution(needed.name).requires or ()
-    return found
 
 
 def run(bin_folder: Path, program: str, *arguments: str, **variables: str) -> tuple[int, str, str]:

@@ -1,16 +1,13 @@
-"""What the README and docs/library.md print, run as it is printed."""
+"""What docs/library.md prints, run as it is printed."""
 
 import asyncio
-import json
 import os
 import re
 import subprocess
 import sys
 import time
 import types
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -28,44 +25,12 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A newcomer's folder with the shop.py of the README."""
-    (source,) = blocks("README.md", "python")
-    (tmp_path / "shop.py").write_text(source)
-    return tmp_path
-
-
 def until_said(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
     """Wait until a process has written this to its log."""
     deadline = time.monotonic() + 60
     while text not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-
-
-def recurring_job_of_the_readme() -> bytes:
-    """The body of the request in the section `A recurring job`."""
-    section = (ROOT / "README.md").read_text("utf-8").partition("## A recurring job")[2]
-    (body,) = re.findall(r"^    (\{\"name\".*?\})$", section, re.MULTILINE | re.DOTALL)
-    return str(body).encode()
-
-
-def asked(port: int, path: str, body: bytes | None = None) -> Any:
-    headers = {"Content-Type": "application/json", "Idempotency-Key": "readme"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def until_succeeded(port: int, job: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        (run,) = asked(port, f"/api/v1/jobs/{job}/executions")["items"]
-        if run["status"] == "SUCCEEDED":
-            return
-        assert time.monotonic() < deadline, run
         time.sleep(0.05)
 
 
@@ -76,43 +41,6 @@ def environment(folder: Path, port: int) -> dict[str, str]:
         "HOURBELL_PORT": str(port),
     }
     return {name: v for name, v in os.environ.items() if not name.startswith("HOURBELL_")} | ours
-
-
-def test_the_first_screen_of_the_readme_runs_as_printed(folder: Path) -> None:
-    port = free_port()
-    env = environment(folder, port)
-    _, commands, curls = blocks("README.md", "sh")
-    up, script = (line.partition("#")[0].split() for line in commands.splitlines())
-    alone = subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True)
-    assert 'run "hourbell up shop:app" in another terminal' in alone.stderr
-    with (folder / "up.log").open("w") as log:
-        server = subprocess.Popen(up, cwd=folder, env=env, stdout=log, stderr=log)
-    try:
-        until_said(folder / "up.log", "Press Ctrl-C to drain and stop everything.", server)
-        ran = subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True)
-        assert re.fullmatch(r"job_\w{13} reminded of cart 7\n", ran.stdout), ran.stderr
-        answers = [
-            json.loads(
-                subprocess.run(
-                    ["sh", "-c", command.replace(":8080", f":{port}")],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                ).stdout
-            )
-            for command in re.split(r"\n\n", curls.strip())
-        ]
-        assert [answer.get("status") for answer in answers[:2]] == ["SCHEDULED", "SCHEDULED"]
-        assert {item["name"] for item in answers[2]["items"]} >= {"hello", "reminder"}
-        for job in answers[:2]:
-            until_succeeded(port, job["job_id"])
-        until_said(folder / "up.log", '"cart": 8', server)
-        made = asked(port, "/api/v1/jobs", recurring_job_of_the_readme())
-        assert (made["status"], made["next_run_at"][10:]) == ("SCHEDULED", "T02:00:00+05:30")
-    finally:
-        server.terminate()
-        assert server.wait(60) == 0, (folder / "up.log").read_text()
-    assert "reminding" in (folder / "up.log").read_text()
 
 
 async def test_the_examples_of_the_page_run(database: str, monkeypatch: pytest.MonkeyPatch) -> None:

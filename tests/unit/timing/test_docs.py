@@ -1,4 +1,4 @@
-"""Every example of docs/time.md is run, and the one of the README.
+"""Every example of docs/time.md is run.
 
 A block marked `console` is what a terminal shows; tables whose first cells are rules hold rules
 that are accepted, or refused where the heading says so.
@@ -16,7 +16,6 @@ from hourbell.timing.cron import canonical, resolve_hash
 from hourbell.timing.errors import InvalidRule
 
 ROOT = Path(__file__).parents[3]
-README = (ROOT / "README.md").read_text()
 TEXT = (ROOT / "docs" / "time.md").read_text()
 BLOCKS = re.findall(r"```console\n\$ hourbell (.*?)\n(.*?)```", TEXT, re.DOTALL)
 
@@ -35,16 +34,9 @@ def test_a_terminal_shows_what_the_page_shows(arguments: str, shown: str) -> Non
     assert result.exit_code == (2 if "Error: " in shown else 0)
 
 
-def test_the_command_of_the_readme_runs() -> None:
-    (arguments,) = re.findall(r"^    \$ hourbell (.*)$", README, re.MULTILINE)
-    result = CliRunner().invoke(main, shlex.split(arguments), prog_name="hourbell")
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("page", [README, TEXT], ids=["README.md", "docs/time.md"])
-def test_a_newcomer_is_told_where_the_command_is_before_it_is_used(page: str) -> None:
-    assert "`hourbell`" in page.partition(". .venv/bin/activate")[0]
-    assert page.index(". .venv/bin/activate") < page.index("$ hourbell ")
+def test_a_newcomer_is_told_where_the_command_is_before_it_is_used() -> None:
+    assert "`hourbell`" in TEXT.partition(". .venv/bin/activate")[0]
+    assert TEXT.index(". .venv/bin/activate") < TEXT.index("$ hourbell ")
     setup = (ROOT / "Makefile").read_text()
     assert "BIN := .venv/bin\n" in setup
     assert "$(BIN)/hourbell up" in setup
