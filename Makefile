@@ -9,7 +9,7 @@ BENCHES := $(sort $(wildcard bench/bench_*.py))
 test again quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test again quick check audit fix bench sim chaos mutants pictures python runtime dev services ui
+.PHONY: help up test again quick check audit fix dist bench sim chaos mutants pictures python runtime dev services ui
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,10 @@ audit: dev ## Check dependencies for known vulnerabilities; needs network access
 fix: dev ## Apply automatic lint and formatting fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+dist: dev ## Build the wheel, the source distribution and the SBOM into dist/
+	$(BIN)/python -m hatchling build -d dist
+	$(PYTHON) scripts/sbom > dist/hourbell.cdx.json
 
 bench: dev ## Run the benchmarks; each prints one JSON line
 	@set -e; for bench in $(BENCHES); do $(BIN)/python $$bench; done
