@@ -839,6 +839,16 @@ def _(s: Scene) -> Case:
     return listing(O["queue_counts"], [1, 1000, s.now], rows=5_500, buffers=20_000)
 
 
+@case("what a tenant has in a queue")
+def _(s: Scene) -> Case:
+    return listing(O["queue_counts_of_tenant"], [1, 1000, s.now, 1], rows=5_500, buffers=20_000)
+
+
+@case("the queues of a tenant")
+def _(s: Scene) -> Case:
+    return listing(O["list_queues_of_tenant"], ["", 51, 1, 1000], rows=5_500, buffers=20_000)
+
+
 @case("what a tenant has")
 def _(s: Scene) -> Case:
     return listing(O["tenant_counts"], [1, 1000], rows=5_500, buffers=20_000)

@@ -57,7 +57,7 @@ async def cell(api: Client, admin: str, dispatch: PostgresDispatch) -> Cell:
     await hand.kill()
     (running,) = (await post(run))["execution_ids"]
     assert len(await hand.claim()) == 1
-    once = await post("/api/v1/jobs", one_time(tenant_id="globex"))
+    once = await post("/api/v1/jobs", one_time(tenant_id="globex", queue="globex-mail"))
     await post("/api/v1/jobs/by-name/theirs", recurring(tenant_id="globex", name="theirs"), "PUT")
     watching = {"job_id": job["job_id"], "grace_seconds": 600, "url": "https://pager.example/"}
     monitor = await post("/api/v1/monitors", watching)
@@ -82,6 +82,7 @@ async def cell(api: Client, admin: str, dispatch: PostgresDispatch) -> Cell:
         "session_id": workers.body["items"][0]["session_id"],
         "name": "theirs",
         "tenant": "globex",
+        "queue": "globex-mail",
         "host": "hooks.globex.example",
     }
     return Cell(api, cells, bearing(curious), theirs)
@@ -99,6 +100,7 @@ MISSING = {
     "session_id": "ses_0ahr000000000",
     "name": "nobody",
     "tenant": "nobody",
+    "queue": "nobody-mail",
     "host": "hooks.nobody.example",
 }
 
@@ -123,13 +125,14 @@ NAMED = {
     ("delete", "/api/v1/jobs/by-name/{name}"): "name",
     ("put", "/api/v1/tenants/{name}"): "tenant",
     ("get", "/api/v1/tenants/{name}"): "tenant",
+    ("get", "/api/v1/queues/{name}"): "queue",
 }
 MAKING = {
     ("put", "/api/v1/calendars/{name}"),
     ("put", "/api/v1/secrets/{name}"),
     ("put", "/api/v1/jobs/by-name/{name}"),
 }
-SHARED = {("get", "/api/v1/queues/{name}"), ("put", "/api/v1/queues/{name}")}  # by all tenants
+SHARED = {("put", "/api/v1/queues/{name}")}  # by all tenants
 
 BODIES: dict[str, Any] = {
     "/members": {"job_ids": []},

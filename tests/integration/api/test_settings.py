@@ -108,6 +108,59 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
     assert queue["workers"] >= 1
 
 
+async def test_a_tenant_sees_its_own_share_of_the_queues_that_it_uses(
+    api: Client, engine: Engine, dispatch: PostgresDispatch
+):
+    for tenant, queue, jobs in (
+        ("mine", "default", 3),
+        ("theirs", "default", 4),
+        ("theirs", "own", 1),
+    ):
+        for _ in range(jobs):
+            job = await api.created(one_time(tenant_id=tenant, queue=queue))
+            await api.post(job["path"] + "/run")
+    await api.created(recurring(tenant_id="mine", queue="nightly"))
+    await api.put("/api/v1/queues/by-an-administrator", {})
+    await dispatch.admit()
+    counts = {}
+    for tenant in ("mine", "theirs"):
+        scoped = engine.scoped_to(tenant)
+        queue = await resources.get_queue(scoped, "default")
+        assert queue.counts is not None
+        counts[tenant] = (queue.counts["ready"], queue.counts["running"], queue.counts["parked"])
+    assert counts == {"mine": (3, 0, 0), "theirs": (4, 0, 0)}
+
+    scoped = engine.scoped_to("mine")
+    assert [queue.name for queue in (await resources.list_queues(scoped)).items] == [
+        "default",
+        "nightly",
+    ]
+    for name in ("own", "by-an-administrator"):
+        with pytest.raises(NotFound):
+            await resources.get_queue(scoped, name)
+
+
+async def test_the_shares_of_the_tenants_add_up_to_the_queue(
+    api: Client, engine: Engine, dispatch: PostgresDispatch
+):
+    await api.put("/api/v1/queues/default", {"max_concurrency": 2})
+    for tenant in ("mine", "theirs"):
+        for _ in range(3):
+            job = await api.created(one_time(tenant_id=tenant))
+            await api.post(job["path"] + "/run")
+    await dispatch.admit()
+    for ready, running in ((2, 0), (0, 2)):
+        whole = (await api.get("/api/v1/queues/default")).body["counts"]
+        assert (whole["ready"], whole["running"], whole["parked"]) == (ready, running, 4)
+        for count in ("ready", "running", "parked"):
+            shares = [
+                (await resources.get_queue(engine.scoped_to(name), "default")).counts or {}
+                for name in ("mine", "theirs")
+            ]
+            assert sum(share[count] for share in shares) == whole[count]
+        await Hand(dispatch).claim()
+
+
 async def waiting(api: Client, *tenants: str) -> dict[str, object]:
     """What waits, as the list and the pages of the tenants say; they must agree."""
     listed = {
@@ -265,10 +318,10 @@ async def test_within_a_scope_there_is_one_tenant_and_the_cell_is_not_his(
     scoped = engine.scoped_to("mine")
     assert [each.name for each in (await resources.list_tenants(scoped)).items] == ["mine"]
     assert (await resources.get_tenant(scoped, "mine")).name == "mine"
-    assert (await resources.get_queue(scoped, "mail")).name == "mail"
     assert (await resources.list_targets(scoped)).items == []
     for call in (
         lambda: resources.get_tenant(scoped, "theirs"),
+        lambda: resources.get_queue(scoped, "mail"),
         lambda: resources.get_target(scoped, "example.com"),
         lambda: limits.set_queue(scoped, "mail", QueueSettings(), Write()),
         lambda: limits.set_target(scoped, "example.com", Limits(), Write()),

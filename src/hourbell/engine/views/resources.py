@@ -1,7 +1,8 @@
 """resources: tenants, queues and targets as users see them: their settings and current counts.
 
-Queues and targets belong to the cell. A caller restricted to one tenant sees the queues, which its
-jobs name, and none of the targets: tenants cannot see which hosts other tenants call.
+Queues and targets belong to the cell. A caller restricted to one tenant sees the queues that its
+jobs use, with its own share of what waits and runs there, and none of the targets: tenants cannot
+see which queues other tenants use, how busy these are, or which hosts they call.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hourbell.documents.problems import shown_key
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
 from hourbell.engine.views.activity import Share, shares
+from hourbell.engine.views.jobs import tenant_wanted
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
     Page,
@@ -117,7 +119,12 @@ def _cut(row: Mapping[str, int]) -> tuple[str, ...]:
 
 
 async def list_queues(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
-    """Queues by name."""
+    """Queues by name; within a scope, those that its tenant uses."""
+    if engine.scope is not None:
+        tenant = await tenant_wanted(engine, None)
+        return await _list(
+            engine, "list_queues_of_tenant", page_size, token, _queue, tenant, MAX_COUNTED
+        )
     return await _list(engine, "list_queues", page_size, token, _queue)
 
 
@@ -144,9 +151,21 @@ async def get_tenant(engine: Engine, name: str) -> NamedResource:
 
 
 async def get_queue(engine: Engine, name: str) -> NamedResource:
-    """A queue with counts: executions ready, running or waiting for its limits; live workers."""
+    """A queue with counts: executions ready, running or waiting for its limits; live workers.
+
+    Within a scope, only the executions of its tenant count.
+    """
     row = await _row(engine, "queue", name)
     now = await engine.clock.now()
+    if engine.scope is not None:
+        tenant = await tenant_wanted(engine, None)
+        used = await walk(engine, _Q["list_queues_of_tenant"], "", None, tenant, MAX_COUNTED)
+        if all(queue["id"] != row["id"] for queue in used):
+            raise NotFound("queue", shown_key(name))
+        (counts,) = await walk(
+            engine, _Q["queue_counts_of_tenant"], row["id"], MAX_COUNTED, now, tenant
+        )
+        return _counted(name, _queue(row), counts)
     (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
     return _counted(name, _queue(row), counts)
 
@@ -170,9 +189,10 @@ async def _list(
     page_size: int,
     token: str | None,
     settings: Callable[[asyncpg.Record], Limits],
+    *arguments: object,
 ) -> Page:
     size = min(page_size, MAX_PAGE_SIZE)
-    rows = await walk(engine, _Q[statement], read_name(token), size + 1)
+    rows = await walk(engine, _Q[statement], read_name(token), size + 1, *arguments)
     return first_rows(rows, size, lambda row: NamedResource(row["name"], settings(row)), by_name)
 
 
@@ -197,9 +217,7 @@ def _counted(
 ) -> NamedResource:
     counts: dict[str, int] = {**row, **waiting}
     examined = {
-        each: counts.pop(f"{each}_examined")
-        for each in ("jobs", "running", "waiting", "not_planned")
-        if each in counts
+        each: counts.pop(f"{each}_examined") for each in [*counts] if f"{each}_examined" in counts
     }
     seen = counts | examined
     at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)

@@ -35,6 +35,24 @@ select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rat
 from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
 where q.name > $1 order by q.name limit $2
 
+-- name: list_queues_of_tenant
+-- The queues that the tenant $3 has made, and those of its jobs and executions, each among the newest $4.
+with used as materialized (
+  select id as queue from hourbell.queues where made_by = $3
+  union
+  select j.queue from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status)
+  cross join lateral (
+    select queue from hourbell.jobs as j where j.tenant = $3 and j.status = s.status order by -j.id limit $4) as j
+  union
+  select e.queue from (
+    select queue from hourbell.executions where job is null and tenant = $3 order by id desc limit $4) as e
+  union
+  select e.queue from (
+    select queue from hourbell.executions where job is not null and tenant = $3 order by id desc limit $4) as e)
+select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
+from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
+where q.id in (select queue from used) and q.name > $1 order by q.name limit $2
+
 -- name: queue
 select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
 from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
@@ -110,6 +128,38 @@ from (
     cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
     cross join lateral (select queue from hourbell.executions as e where e.id = l.id offset 0) as e
     limit $2) as e) as runs
+
+-- name: queue_counts_of_tenant
+-- The share of the tenant $4 in these: each counted among $2 of the queue, running executions among $2 of the cell.
+select ready.n as ready, ready.examined as ready_examined, runs.n as running, runs.examined as running_examined,
+  parked.n as parked, parked.examined as parked_examined,
+  (select count(*) from (
+    select from hourbell.sessions as s
+    where (s.all_queues or $1::smallint = any (s.queues)) and s.expires_at > $3 limit $2) as s) as workers
+from (
+  select count(*) filter (where e.tenant = $4) as n, count(*) as examined from (
+    select i.id from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority)
+    cross join lateral (
+      select v from hourbell.virtual_time as v
+      where v.queue = $1 and v.priority = p.priority order by pass desc limit 1) as v
+    cross join lateral (
+      select i.id from hourbell.ready as r cross join lateral unnest(r.ids) as i(id)
+      where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as i
+    limit $2) as i
+  cross join lateral (select tenant from hourbell.executions as e where e.id = i.id offset 0) as e) as ready, (
+  select count(*) filter (where e.queue = $1 and e.tenant = $4) as n, count(*) as examined from (
+    select e.queue, e.tenant from (select id from hourbell.sessions order by id desc) as s
+    cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
+    cross join lateral (select queue, tenant from hourbell.executions as e where e.id = l.id offset 0) as e
+    limit $2) as e) as runs, (
+  select count(*) filter (where e.tenant = $4) as n, count(*) as examined from (
+    (select p.id from hourbell.parked as p where p.kind = hourbell.blocker_queue() and p.key = $1 limit $2)
+    union all
+    (select p.id from hourbell.parked as p
+     where p.kind = hourbell.blocker_task() and p.key >= hourbell.task_key($1, 0)
+       and p.key < hourbell.task_key($1 + 1, 0) limit $2)
+    limit $2) as p
+  cross join lateral (select tenant from hourbell.executions as e where e.id = p.id offset 0) as e) as parked
 
 -- name: target_counts
 select count(*) as parked from (
