@@ -368,6 +368,11 @@ def _job() -> Schema:
         "updated_at": _instant(),
         "schedule_words": _text("When the job runs, in plain English."),
         "warnings": _warnings(),
+        "problem": or_null(
+            _text(
+                "What this version cannot read of the job; it has `unreadable` or a default there."
+            )
+        ),
     }
     after["paused"] = or_null(_pause_details())
     after["last_outcomes"] = {

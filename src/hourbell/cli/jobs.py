@@ -399,6 +399,7 @@ def print_job(session: Session, job: Job) -> None:
             ("Job", job.job_id),
             ("Name", job.name),
             ("Status", job.status),
+            ("Problem", job.problem),
             ("Version", str(job.version)),
             ("Paused", _pause_text(job.paused)),
             ("Schedule", schedule_text(schedule)),

@@ -179,6 +179,7 @@ class Job(NewJob, frozen=True, kw_only=True):
     paused: PauseDetails | None = None
     last_outcomes: Sequence[LastOutcome] = ()  # newest first; only if requested
     warnings: Sequence[JobWarning] = ()
+    problem: str | None = None  # what the server's version cannot read of the job
 
 
 class CreatedJob(msgspec.Struct, frozen=True):

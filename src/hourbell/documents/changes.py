@@ -46,7 +46,8 @@ def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
     timing = None if patch.get("schedule", {}) != {} else (old.schedule, old.window)
     patched = RecurringJobDocument.open(_patched(old, patch) | fixed, problems)
     new = _with_kept_parts(old, read_job(patched, now, job.job_id, timing))
-    return JobChanges(new, _changed(old, new))
+    named = {*patch, "window"} if "schedule" in patch else patch.keys()
+    return JobChanges(new, _changed(old, new) | named & set(job.unreadable))
 
 
 def replacing(job: Job, new: NewJob) -> JobChanges:
@@ -56,7 +57,7 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
         raise InvalidInput([FieldError("type", "immutable", message)])
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
     new = _with_kept_parts(old, new)
-    return JobChanges(new, _changed(old, new))
+    return JobChanges(new, _changed(old, new).union(job.unreadable))
 
 
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:

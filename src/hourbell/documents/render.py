@@ -29,6 +29,7 @@ def render_job(job: Job) -> dict[str, Any]:
         "updated_at": format_instant(job.updated_at),
         "schedule_words": schedule_words(job.schedule, job.window, job.job_id),
         "warnings": render_warnings(job),
+        "problem": job.problem,
     }
 
 

@@ -250,6 +250,10 @@ class Job(NewJob, frozen=True, kw_only=True):
     next_run_at: datetime | None  # None when paused or ended
     created_at: datetime
     updated_at: datetime
+    # What this version cannot read of the stored job, for people; None: it can read all of it.
+    problem: str | None = None
+    # The fields that it cannot read. They have their defaults, or a stand-in.
+    unreadable: tuple[str, ...] = ()
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -294,6 +298,31 @@ def decode_job(stored: bytes | str) -> NewJob:
 
 # What decoding a stored job may raise: a newer version has stored it, or it is damaged.
 UNREADABLE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def decode_readable(
+    stored: bytes | str, **instead: Any
+) -> tuple[NewJob, tuple[str, ...], str | None]:
+    """As much of a stored job as this version can read, which fields it cannot read, and why.
+
+    `instead` are values of required fields that cannot be read.
+    """
+    try:
+        return decode_job(stored), (), None
+    except UNREADABLE_ERRORS as error:
+        why = str(error)
+    try:
+        values = msgspec.json.decode(stored, type=dict[str, Any])
+    except UNREADABLE_ERRORS:
+        return NewJob(**instead), NewJob.__struct_fields__, why
+    read, unreadable = dict(instead), []
+    for field in msgspec.structs.fields(NewJob):
+        try:
+            if field.required or field.name in values:
+                read[field.name] = msgspec.convert(values.get(field.name), field.type)
+        except UNREADABLE_ERRORS:
+            unreadable.append(field.name)
+    return NewJob(**read), tuple(unreadable), why
 
 
 def host_of(url: str) -> str | None:

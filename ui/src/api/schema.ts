@@ -671,6 +671,7 @@ export interface components {
                 code: "seconds_first";
                 message: string;
             }[];
+            problem: string | null;
             paused: {
                 /** @description Who paused the job. */
                 by: string;

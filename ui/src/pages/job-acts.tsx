@@ -112,7 +112,7 @@ export function DeleteJob({ job, close }: { job: Job; close: () => void }) {
   );
 }
 
-const STATE = ["job_id", "status", "version", "next_run_at", "created_at", "updated_at", "warnings", "schedule_words", "paused", "last_outcomes"];
+const STATE = ["job_id", "status", "version", "next_run_at", "created_at", "updated_at", "warnings", "problem", "schedule_words", "paused", "last_outcomes"];
 
 /** The document that would create this job. */
 export function definitionOf(job: Job): Record<string, unknown> {

@@ -101,6 +101,7 @@ function Content({ job }: { job: Job }) {
       <p className={parts.lead}>
         <Link href={`/tenants/${encodeURIComponent(job.tenant_id)}`}>{job.tenant_id}</Link> · <Link href={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link> · {statusWord(job.priority)} priority · version {job.version} · <code>{job.job_id}</code> <CopyButton text={job.job_id} icon label="Copy id" />
       </p>
+      {job.problem && <Note>{job.problem}</Note>}
       {job.warnings.map((warning) => (
         <Note key={warning.code}>{warning.message}</Note>
       ))}

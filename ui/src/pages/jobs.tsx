@@ -211,6 +211,7 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       cell: (job) => (
         <Link className={parts.name} href={`/jobs/${job.job_id}`}>
           {job.name}
+          {job.problem && <span className={parts.sub} title={job.problem}>cannot be read by this version</span>}
         </Link>
       ),
     },

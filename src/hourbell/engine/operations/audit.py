@@ -25,7 +25,7 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.model.jobs import decode_job
+from hourbell.model.jobs import UNREADABLE_ERRORS, decode_job
 from hourbell.store.queries import queries
 
 _Q = queries("audit")
@@ -98,10 +98,13 @@ def _shown(stored: str | None) -> Any:
     """A stored job as its owner would write it, with its status, and its pause; anything else as is."""
     if stored is None:
         return None
-    details = msgspec.json.decode(stored)
+    try:
+        details = msgspec.json.decode(stored)
+    except UNREADABLE_ERRORS:
+        return {"unreadable": stored}
     try:
         document = shown_definition(decode_job(stored))
-    except msgspec.ValidationError:
+    except UNREADABLE_ERRORS:
         return without_credentials(details) if isinstance(details, dict) else details
     known = {name: details[name] for name in ("status", "pause") if name in details}
     return known | document

@@ -15,7 +15,7 @@ claim; after any other update they run, with the new action and policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -60,6 +60,22 @@ T = TypeVar("T")
 _Q = queries("jobs")
 
 
+# The fields that say how and when a recurring job runs; its membership has them.
+RUN_FIELDS = frozenset(
+    {
+        "window",
+        "misfire_policy",
+        "catch_up_window_seconds",
+        "catch_up_limit",
+        "overlap_policy",
+        "delivery",
+        "start_deadline_seconds",
+        "deadline_seconds",
+        "notifications",
+    }
+)
+
+
 class DesiredJob(msgspec.Struct, frozen=True):
     """What a job should become."""
 
@@ -69,6 +85,7 @@ class DesiredJob(msgspec.Struct, frozen=True):
     cancels: bool = False  # running executions get a cancellation request
     pause: Pause | None = None  # why and until when it is paused; None: its owner does not say
     operation: int | None = None  # the bulk operation that pauses it
+    redefines: bool = False  # `job` differs from the stored one; else that stays as it is stored
 
 
 Decision = Callable[[Job, datetime], DesiredJob | None]  # None: nothing to change
@@ -105,7 +122,9 @@ def desired_after(changes: JobChanges, job: Job) -> DesiredJob | None:
     """The state of a job after changes of its definition."""
     if not changes.changed:
         return None
-    return DesiredJob(changes.job, job.status, Reason.UPDATED if changes.reschedules else None)
+    require_readable(job, set(job.unreadable) - changes.changed)
+    outdates = Reason.UPDATED if changes.reschedules else None
+    return DesiredJob(changes.job, job.status, outdates, redefines=True)
 
 
 async def pause_job(
@@ -153,6 +172,8 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
 def decide_resume(job: Job, now: datetime) -> DesiredJob | None:
     """Resumes a job that is paused."""
     require_active(job)
+    if not isinstance(job.schedule, Once):
+        require_readable(job, RUN_FIELDS.intersection(job.unreadable))
     # Nothing of the schedule is queued; runs requested meanwhile continue.
     scheduled = JobStatus.SCHEDULED
     return None if job.status is scheduled else DesiredJob(definition_of(job), scheduled, None)
@@ -235,20 +256,24 @@ async def decide_change(
         await require_secrets_of(engine, new)
     if new.schedule != seen.schedule:
         await require_calendars(engine, new.tenant_id, new.schedule)
+    definition: _OneTimeRow | _RecurringRow | _TimetableOnly | None = None
     if isinstance(new.schedule, Once):
-        definition = (
-            await _one_time_row(engine, seen, new, now) if new != definition_of(seen) else None
-        )
+        if desired.redefines:
+            definition = await _one_time_row(engine, seen, new, now)
         return Change(engine, now, seen, desired, write, operation, definition)
     timetable_ref = (
         None  # a paused or deleted job needs no timetable, and its zone may be unknown here
     )
-    if desired.status is JobStatus.SCHEDULED:
+    # A job that is resumed with a schedule that cannot be read keeps the timetable that it had.
+    if desired.status is JobStatus.SCHEDULED and (
+        desired.redefines or "schedule" not in seen.unreadable
+    ):
         timetable_ref = await _timetable_ref(engine, seen.job_id, new, now, known or {})
-    row = None
-    if timetable_ref is not None or new != definition_of(seen):
-        row = await _recurring_row(engine, new, timetable_ref, now)
-    return Change(engine, now, seen, desired, write, operation, row, timetable_ref)
+    if desired.redefines:
+        definition = await _recurring_row(engine, new, timetable_ref, now)
+    elif timetable_ref is not None:
+        definition = _TimetableOnly(timetable_ref.timetable_id)
+    return Change(engine, now, seen, desired, write, operation, definition, timetable_ref)
 
 
 class Change:
@@ -262,7 +287,7 @@ class Change:
         desired: DesiredJob | None,
         write: Write,
         operation: ChangeKind,
-        definition: _RecurringRow | _OneTimeRow | None = None,
+        definition: _RecurringRow | _OneTimeRow | _TimetableOnly | None = None,
         timetable_ref: _TimetableRef | None = None,
     ) -> None:
         self._engine = engine
@@ -305,6 +330,16 @@ class Change:
         raise ConcurrentChange
 
     @property
+    def _joins(self) -> bool:
+        """Whether the job joins a timetable."""
+        desired = self._desired
+        return (
+            desired is not None
+            and desired.status is JobStatus.SCHEDULED
+            and not isinstance(desired.job.schedule, Once)
+        )
+
+    @property
     def argument(self) -> str | None:
         """The change as `hourbell.change_job` takes it; None: there is nothing to change."""
         return None if self._desired is None else self._argument(self._desired)
@@ -317,7 +352,7 @@ class Change:
             outdated=desired.outdates,
             cancels=desired.cancels,
             definition=self._definition,
-            membership=None if self._timetable_ref is None else _membership(desired.job, self._now),
+            membership=_membership(desired.job, self._now) if self._joins else None,
             pause=desired.pause,
             operation=desired.operation,
         )
@@ -343,6 +378,8 @@ def _changed(seen: Job, desired: DesiredJob, now: datetime) -> Job:
     ends = isinstance(new.schedule, Once) and desired.status is JobStatus.CANCELLED
     return Job(
         **msgspec.structs.asdict(new),
+        problem=None if desired.redefines else seen.problem,
+        unreadable=() if desired.redefines else seen.unreadable,
         job_id=seen.job_id,
         status=desired.status,
         version=seen.version if ends else seen.version + 1,
@@ -406,6 +443,10 @@ async def _recurring_row(
         spec=encode_job(job).decode(),
         timetable=msgspec.UNSET if timetable_ref is None else timetable_ref.timetable_id,
     )
+
+
+class _TimetableOnly(msgspec.Struct, frozen=True):
+    timetable: int
 
 
 class _OneTimeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -478,7 +519,7 @@ class _ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     outdated: Reason | None
     cancels: bool
-    definition: _RecurringRow | _OneTimeRow | None
+    definition: _RecurringRow | _OneTimeRow | _TimetableOnly | None
     membership: _Membership | None
     pause: Pause | None
     operation: int | None
@@ -487,6 +528,16 @@ class _ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
 def definition_of(job: Job) -> NewJob:
     """The part of a job that its owner wrote."""
     return NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
+
+
+def require_readable(job: Job, needed: Collection[str]) -> None:
+    """Raise Conflict if there are such fields: this version cannot read them, and needs them."""
+    if needed:
+        raise Conflict(
+            f"This version of Hourbell cannot read {', '.join(sorted(needed))} of"
+            f" {job_text(job.job_id)}. Replace that with PATCH, upgrade all processes to the version"
+            " that stored the job, or delete the job."
+        )
 
 
 def require_active(job: Job) -> None:

@@ -12,6 +12,7 @@ of the same one are a single replay.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -47,7 +48,7 @@ from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
 from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
-from hourbell.model.jobs import NewJob, decode_job
+from hourbell.model.jobs import UNREADABLE_ERRORS, NewJob, decode_job
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
@@ -78,7 +79,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     scheduled_for: datetime
     attempt: int  # the number of attempts
     attempts: tuple[Attempt, ...]  # oldest first
-    job: NewJob | None  # as it was at the death; None: it was not stored
+    job: NewJob | None  # as it was at the death; None: it was not stored, or cannot be read
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -180,8 +181,14 @@ def _dead_letter(row: asyncpg.Record) -> DeadLetter:
         scheduled_for=row["occurrence"],
         attempt=row["attempt"],
         attempts=attempts_of(row.get("history"), row.get("workers")),
-        job=None if spec is None else decode_job(spec),
+        job=_job(spec),
     )
+
+
+def _job(spec: str | None) -> NewJob | None:
+    with suppress(*UNREADABLE_ERRORS):
+        return None if spec is None else decode_job(spec)
+    return None
 
 
 # Replays.

@@ -18,6 +18,7 @@ from hourbell.engine.codes import (
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.references import require_secrets_of
+from hourbell.engine.operations.change import require_readable
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,
@@ -69,6 +70,7 @@ async def run_now(
     writing = Idempotent(engine, write, _RUN, seen.tenant_id, now, Requested)
     async for attempt in writing:
         job = await get_job(engine, job_id)
+        require_readable(job, job.unreadable)
         tenant = await engine.tenant(job.tenant_id, now)
         override = parse_override(document, job)
         if override is not None:
@@ -95,6 +97,7 @@ async def backfill(
     writing = Idempotent(engine, write, _RUN, seen.tenant_id, now, Requested)
     async for attempt in writing:
         job = await get_job(engine, job_id)
+        require_readable(job, job.unreadable)
         tenant = await engine.tenant(job.tenant_id, now)
         occurrences = _past_occurrences(job, after, through, now)
         async with attempt.transaction(tenant) as connection:

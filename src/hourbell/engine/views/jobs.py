@@ -30,7 +30,15 @@ from hourbell.engine.views.pages import (
 )
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import created_at, job_text
-from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, JobType, NewJob, decode_job
+from hourbell.model.jobs import (
+    DEFAULT_TENANT,
+    Job,
+    JobStatus,
+    JobType,
+    NewJob,
+    TaskAction,
+    decode_readable,
+)
 from hourbell.model.schedules import Cron, Every, Once, Schedule, Window
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
@@ -39,6 +47,9 @@ from hourbell.timing.zones import shown_in
 
 _J = queries("jobs")
 _C = queries("calendars")
+# Stand-ins for what cannot be read. A client that sends a whole job back is refused by the rule.
+_UNREADABLE_SCHEDULE = Cron("(unreadable)")
+_UNREADABLE_ACTION = TaskAction(name="unreadable")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
 NO_TENANT = -1  # no tenant has this id
@@ -351,15 +362,19 @@ def _with_calendar(run: NextRun, calendar: str | None) -> NextRun:
 def recurring_job(row: asyncpg.Record, now: datetime) -> Job:
     """A row of `jobs` as a job."""
     status = JOB_STATUSES[row["status"]]
-    new = decode_job(row["spec"])
-    return _job(
-        new,
+    job = _job(
         row,
+        name=row["name"],
+        type=JobType.RECURRING,
+        schedule=_UNREADABLE_SCHEDULE,
         status=status,
-        next_run_at=next_run(new, row["id"], now) if status is JobStatus.SCHEDULED else None,
+        next_run_at=None,
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )
+    if status is not JobStatus.SCHEDULED:
+        return job
+    return msgspec.structs.replace(job, next_run_at=next_run(job, row["id"], now))
 
 
 def next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
@@ -377,8 +392,10 @@ def _one_time(row: asyncpg.Record) -> Job:
     created = created_at(row["id"])
     status = JOB_STATUSES[row["status"]]
     return _job(
-        decode_job(row["spec"]),
         row,
+        name="unreadable",
+        type=JobType.ONE_TIME,
+        schedule=Once(row["run_at"]),
         status=status,
         next_run_at=row["run_at"] if status is JobStatus.SCHEDULED else None,
         created_at=created,
@@ -386,7 +403,21 @@ def _one_time(row: asyncpg.Record) -> Job:
     )
 
 
-def _job(new: NewJob, row: asyncpg.Record, **rest: Any) -> Job:
+def _job(row: asyncpg.Record, name: str, type: JobType, schedule: Schedule, **rest: Any) -> Job:
+    """A row as a job; what of its document cannot be read is replaced by these values."""
+    new, unreadable, why = decode_readable(
+        row["spec"], name=name, type=type, schedule=schedule, action=_UNREADABLE_ACTION
+    )
     fields = {field: getattr(new, field) for field in NewJob.__struct_fields__}
     fields["tenant_id"] = row["tenant_name"]
+    if why is not None:
+        fields |= {"type": type, "problem": _problem(unreadable, why), "unreadable": unreadable}
     return Job(**fields, job_id=row["id"], version=row["version"], **rest)
+
+
+def _problem(unreadable: Sequence[str], why: str) -> str:
+    what = "it" if len(unreadable) == len(NewJob.__struct_fields__) else ", ".join(unreadable)
+    return (
+        f"This version of Hourbell cannot read {what}: {why}. A newer version may have stored it:"
+        " upgrade all processes, or replace what cannot be read, or delete the job."
+    )

@@ -9,8 +9,10 @@
 -- A job document with the status of its job, as the audit stores it.
 create or replace function hourbell.with_status(p_spec text, p_status smallint, p_pause json default null) returns json
 language sql immutable
-return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED'])[p_status + 1] || '",'
-  || coalesce('"pause":' || p_pause || ',', '') || substr(p_spec, 2))::json;
+return coalesce(
+  hourbell.as_json(('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED'])[p_status + 1] || '",'
+    || coalesce('"pause":' || p_pause || ',', '') || substr(p_spec, 2))),
+  json_build_object('unreadable', p_spec));
 
 -- Changes a job that its caller has read and decided about, with the audit row and the stored answer. Returns a few
 -- bytes only: an answer that does not fit into the buffers of a client that has stopped would delay the commit.
@@ -216,7 +218,8 @@ begin
   if outcome in ('changed', 'unchanged') then
     -- With another document this is a change, and the document before it is stored nowhere else.
     perform hourbell.note_change(
-      p_now, write.tenant, p_job, write.actor, write.operation, case when p_spec is not null then taken.spec::json end,
+      p_now, write.tenant, p_job, write.actor, write.operation,
+      case when p_spec is not null then hourbell.as_json(taken.spec) end,
       p_spec::json);
   end if;
   perform hourbell.correct_answer(write, outcome);

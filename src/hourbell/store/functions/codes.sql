@@ -1,7 +1,7 @@
 -- Codes: the names of the numbers that small columns hold. PostgreSQL replaces each call by its number when it plans a
 -- statement, so a name costs nothing and partial indexes, whose conditions have the number, are still used.
 -- Example: `where status = hourbell.fate_dead()`. engine/codes.py and engine/life/settlement.py have the same numbers.
--- This file is loaded before all others: see function_set.py.
+-- This file is loaded before all others: see function_set.py. So it also has `as_json`, which many of them use.
 
 -- How an execution ended: outcomes.fate.
 create or replace function hourbell.fate_succeeded() returns smallint
@@ -193,3 +193,12 @@ language sql immutable parallel safe return 1;
 -- The least urgent priority; CRITICAL is 0.
 create or replace function hourbell.priority_low() returns smallint
 language sql immutable parallel safe return 3::smallint;
+
+-- A stored document as JSON; null: it is none, and must not stop the reading of others.
+create or replace function hourbell.as_json(p_stored text) returns json
+language plpgsql immutable as $$
+begin
+  return p_stored::json;
+exception when data_exception then
+  return null;
+end $$;

@@ -27,7 +27,7 @@ begin
       select id from hourbell.dead_letters as d where d.id = w.id for update skip locked) as d);
   if locked = '{}' then return '{}'; end if;
   with letters as materialized (
-    select e.*, w.at, d.died_at, j.id is not null as recurs, coalesce(j.spec, e.spec)::json as said,
+    select e.*, w.at, d.died_at, j.id is not null as recurs, hourbell.as_json(coalesce(j.spec, e.spec)) as said,
       j.version as job_version, j.queue as job_queue, j.priority as job_priority, j.target as job_target,
         j.key as job_key, j.key_limit as job_key_limit
     from unnest(p_ids, p_run_at) as w(id, at)
@@ -58,7 +58,7 @@ begin
         when said ->> 'overlap_policy' = 'replace' then hourbell.overlap_replace()
         when said ->> 'overlap_policy' = 'queue_one' then hourbell.overlap_queue_one()
         else hourbell.overlap_allow() end,
-      coalesce(said ->> 'delivery' = 'at_most_once', false), spec, history, updated_at,
+      coalesce(said ->> 'delivery' = 'at_most_once', said is null and at_most_once), spec, history, updated_at,
       case when recurs then job_target else target end, case when recurs then job_key else key end,
       case when recurs then job_key_limit else key_limit end, attempt, fence, (
         select coalesce(bit_or(case w.word

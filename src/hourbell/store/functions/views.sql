@@ -7,9 +7,11 @@
 -- parsed.
 create or replace function hourbell.is_wanted(p_spec text, p_prefix text, p_label text) returns boolean
 language sql immutable
-return (p_prefix is null or starts_with(p_spec::json ->> 'name', p_prefix))
+return (p_prefix is null or starts_with(coalesce(hourbell.as_json(p_spec) ->> 'name', ''), p_prefix))
   and (p_label is null or exists (
-    select from json_each_text(p_spec::json -> 'labels') as l where l.key || ':' || l.value = p_label));
+    select from (select hourbell.as_json(p_spec) -> 'labels' as labels) as s
+    cross join lateral json_each_text(case json_typeof(labels) when 'object' then labels end) as l
+    where l.key || ':' || l.value = p_label));
 
 -- The status of an execution that has not ended, derived from where it is; the only place that decides it.
 --   SCHEDULED  its time has not come, or its job is paused
@@ -127,7 +129,7 @@ language sql stable as $$
   select
     (select name from hourbell.tenants as t where t.id = p_tenant),
     (select name from hourbell.queues as q where q.id = p_queue),
-    coalesce((select name from hourbell.jobs as j where j.id = p_job), p_spec::json ->> 'name'),
+    coalesce((select name from hourbell.jobs as j where j.id = p_job), hourbell.as_json(p_spec) ->> 'name'),
     hourbell.workers_of(p_history, p_session),
     exists (select from hourbell.replays as r where r.id = p_id offset 0)
 $$;

@@ -7,7 +7,7 @@
 -- name: list_letters
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
   x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
-  coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
+  hourbell.as_json(coalesce(x.job_spec, x.spec)) ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
@@ -26,7 +26,7 @@ order by d.died_at desc, d.id desc limit $3
 -- For the tenant $7.
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
   x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
-  coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
+  hourbell.as_json(coalesce(x.job_spec, x.spec)) ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
@@ -45,7 +45,7 @@ order by d.tenant desc, d.died_at desc, d.id desc limit $3
 -- For the job $7, if it belongs to the tenant $8 (null: any).
 select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
   x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
-  coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
+  hourbell.as_json(coalesce(x.job_spec, x.spec)) ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
@@ -62,7 +62,8 @@ order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
 
 -- name: letter
 select d.id, d.job, d.tenant, d.died_at, d.reason, x.*, x.history #>> '{-1,reason}' as kind,
-  coalesce(d.error, x.history #>> '{-1,error}') as error, coalesce(x.job_spec, x.spec)::json ->> 'name' as job_name,
+  coalesce(d.error, x.history #>> '{-1,error}') as error,
+  hourbell.as_json(coalesce(x.job_spec, x.spec)) ->> 'name' as job_name,
   (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
   hourbell.workers_of(x.history, null) as workers
 from hourbell.dead_letters as d

@@ -146,9 +146,10 @@ select id, worker, ended_at, returned from hourbell.past_sessions where id = $1
 -- What a session runs, the oldest claim first, at most $2.
 select l.id, l.claimed_at, coalesce(e.job, e.id) as job, e.attempt + 1 as attempt,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  hourbell.job_spec(e.job, e.spec)::json ->> 'name' as job_name,
-  (hourbell.job_spec(e.job, e.spec)::json ->> 'timeout_seconds')::int as timeout_seconds,
+  s.spec ->> 'name' as job_name, case json_typeof(s.spec -> 'timeout_seconds')
+    when 'number' then (s.spec ->> 'timeout_seconds')::numeric::int end as timeout_seconds,
   (select p.progress from hourbell.progress as p where p.id = l.id and p.fence = l.fence) as progress
 from (select * from hourbell.leases as l where l.session = $1 order by l.claimed_at, l.id limit $2) as l
 cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
+cross join lateral (select hourbell.as_json(hourbell.job_spec(e.job, e.spec)) as spec) as s
 order by l.claimed_at, l.id

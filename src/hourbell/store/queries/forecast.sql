@@ -24,7 +24,7 @@ group by 1 order by 1
 -- The executions that `waiting` counts in ($1, $2], of the tenant $4 (null: of all): the first $3 of each tier by time,
 -- among $5 rows and as many slabs of it. `is_last`: the last that was examined, `wanted` or not: there may be others.
 select w.wanted, w.is_last, e.id, coalesce(e.job, e.id) as job, w.run_at, s.name as tenant_name,
-  coalesce((select name from hourbell.jobs as j where j.id = e.job), e.spec::json ->> 'name') as job_name
+  coalesce((select name from hourbell.jobs as j where j.id = e.job), hourbell.as_json(e.spec) ->> 'name') as job_name
 from (
   select w.* from generate_series(0, 15) as t(tier) cross join lateral (
     (select d.run_at, d.id, $4::int is null or d.tenant = $4 as wanted, d.pos = $5 as is_last from (
@@ -79,7 +79,8 @@ group by m.timetable, m.since, m.until
 select m.timetable, m.since, m.until, m.zone, m.dates, count(*) as n
 from (
   select m.timetable, m.since, m.until, coalesce(s.schedule ->> 'timezone', 'UTC') as zone, array(
-      select distinct d.day from json_array_elements_text(s.schedule -> 'exclude') as c(name)
+      select distinct d.day from json_array_elements_text(
+        case json_typeof(s.schedule -> 'exclude') when 'array' then s.schedule -> 'exclude' end) as c(name)
       join hourbell.calendar_dates as d on d.tenant = j.tenant and d.calendar = c.name and d.day between $5 and $6
       order by d.day) as dates
   from (
@@ -89,7 +90,7 @@ from (
       where m.timetable = t.id and (m.until is null or m.until > $2) limit $3) as m
     order by t.pos limit $4) as m
   cross join lateral (select j.tenant, j.spec from hourbell.jobs as j where j.id = m.job offset 0) as j
-  cross join lateral (select j.spec::json -> 'schedule' as schedule) as s
+  cross join lateral (select hourbell.as_json(j.spec) -> 'schedule' as schedule) as s
   where j.spec like '%"exclude":%' and ($7::int is null or j.tenant = $7)) as m
 where m.dates <> '{}'
 group by m.timetable, m.since, m.until, m.zone, m.dates
