@@ -1452,7 +1452,7 @@ def _(s: Scene) -> Case:
 
 @case("why some dead letters could not be replayed")
 def _(s: Scene) -> Case:
-    return Case(B["why_not_replayed"], [s.letters[:20]], rows=60, buffers=600)
+    return Case(L["why_not_replayed"], [s.letters[:20]], rows=60, buffers=600)
 
 
 @case("how long a job usually runs")
@@ -1470,7 +1470,9 @@ def _(s: Scene) -> Case:
         [s.awaiting[0], s.letters],
     )
     args = [s.letters, [s.now] * 500, s.now]
-    return Case(L["replay"], args, rows=2_600, buffers=40_000, before=[written])
+    return Case(
+        L["replay"], args, rows=4_000, buffers=60_000, before=[written]
+    )  # each has a unique key
 
 
 @case("purging 500")

@@ -167,12 +167,18 @@ def render_groups(found: DeadLetterGroups) -> dict[str, Any]:
     }
 
 
+def _left_reasons(left_over: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Why items were left, and how many."""
+    return [{"code": code, "count": count} for code, count in left_over.items()]
+
+
 def render_replayed(replayed: Replayed) -> dict[str, Any]:
     """The result of a bulk replay."""
     last = replayed.last_run_at
     return {
         "replayed": replayed.replayed,
         "left": replayed.left,
+        "left_reasons": _left_reasons(replayed.left_over),
         "last_run_at": None if last is None else format_instant(last),
         "next_page_token": replayed.next_token,
     }
@@ -210,9 +216,7 @@ def render_operation(operation: Operation) -> dict[str, Any]:
         "total_at_least": operation.total_at_least,
         "done": operation.done,
         "left": sum(operation.left_over.values()),
-        "left_reasons": [
-            {"code": code, "count": count} for code, count in operation.left_over.items()
-        ],
+        "left_reasons": _left_reasons(operation.left_over),
         "error": operation.error,
         "updated_at": format_instant(operation.updated_at),
         "ended_at": _instant(operation.ended_at),

@@ -161,6 +161,7 @@ ROUTES = (
         ),
         answers={202: "Execution"},
         conflicts=True,
+        error_codes=("duplicate_job",),
     ),
     Route(
         method="DELETE",

@@ -124,6 +124,7 @@ ROUTES = (
         ),
         answers={202: "Execution"},
         conflicts=True,
+        error_codes=("duplicate_job",),
     ),
     Route(
         method="POST",

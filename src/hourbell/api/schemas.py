@@ -163,12 +163,8 @@ def _responses() -> dict[str, Schema]:
         "Replayed": response_object_of(
             {
                 "replayed": _whole(0),
-                "left": _whole(
-                    0,
-                    description=(
-                        "Not replayed: the job was deleted, or the same occurrence is live again."
-                    ),
-                ),
+                "left": _whole(0, description="How many could not be replayed."),
+                "left_reasons": _left_reasons(*_NOT_REPLAYED),
                 "last_run_at": or_null(_instant("When the last one is due.")),
                 "next_page_token": _next_token(),
             }
@@ -408,18 +404,14 @@ def _pause_details() -> Schema:
     }
 
 
+_NOT_REPLAYED = ("duplicate_job", "gone", "in_use", "job_deleted", "occurrence_live")
+
+
+def _left_reasons(*codes: str) -> Schema:
+    return _array(response_object_of({"code": _words(*codes), "count": _whole(1)}))
+
+
 def _operation() -> Schema:
-    why = _words(
-        "changed_meanwhile",
-        "ended",
-        "gone",
-        "in_use",
-        "invalid_schedule",
-        "job_deleted",
-        "occurrence_live",
-        "underway",
-        "until_passed",
-    )
     return response_object_of(
         {
             "operation_id": OperationId().schema,
@@ -436,7 +428,14 @@ def _operation() -> Schema:
             "total_at_least": {"type": "boolean", "description": "Counting stopped at `total`."},
             "done": _whole(0),
             "left": _whole(0, description="How many selected items were not changed."),
-            "left_reasons": _array(response_object_of({"code": why, "count": _whole(1)})),
+            "left_reasons": _left_reasons(
+                *_NOT_REPLAYED,
+                "changed_meanwhile",
+                "ended",
+                "invalid_schedule",
+                "underway",
+                "until_passed",
+            ),
             "error": or_null(_text("Why the operation failed.")),
             "updated_at": _instant(),
             "ended_at": or_null(_instant()),

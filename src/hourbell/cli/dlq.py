@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -28,6 +29,15 @@ from hourbell.cli.remote import Session, confirm, job_id_of, limit_options, limi
 from hourbell.client import DeadLetter, DeadLetterGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Why dead letters were not replayed.
+_LEFT_WORDS = {
+    "duplicate_job": "whose unique key or name another job has",
+    "gone": "that another request has replayed or purged",
+    "in_use": "that another request is moving",
+    "job_deleted": "whose job was deleted",
+    "occurrence_live": "whose occurrence is live again",
+}
 
 _COLUMNS = (
     Column("EXECUTION"),
@@ -202,7 +212,7 @@ def replay_command(
                 replayed += 1
         finally:
             if replayed or session.as_json:  # otherwise the error alone says what happened
-                _report(session, {"replayed": replayed, "left": 0})
+                _report(session, {"replayed": replayed, "left": 0}, {})
         return
     confirm(f"Replay {_what(options)}?", yes)
     if background:
@@ -210,12 +220,14 @@ def replay_command(
         return
     selected = _selected(session, options)
     replayed, left, token = 0, 0, None
+    reasons: Counter[str] = Counter()
     with Progress("Dead letters replayed") as progress:
         while True:
             part = session.client.dead_letters.replay_many(
                 **selected, rate_per_second=rate, page_token=token
             )
             replayed, left, token = replayed + part.replayed, left + part.left, part.next_page_token
+            reasons.update({each.code: each.count for each in part.left_reasons})
             if token is None:
                 break
             progress.show(replayed)
@@ -223,7 +235,7 @@ def replay_command(
                 # The rate counts from each call, so the next call waits until these have come due.
                 now = datetime.now(UTC)  # noqa: TID251 - how long the user waits
                 time.sleep(max(0.0, (part.last_run_at - now).total_seconds()))
-    _report(session, {"replayed": replayed, "left": left})
+    _report(session, {"replayed": replayed, "left": left}, reasons)
 
 
 @dlq_command.command("purge")
@@ -250,7 +262,7 @@ def purge_command(
                 purged += session.client.dead_letters.purge(execution_id).purged
         finally:
             if purged or session.as_json:
-                _report(session, {"purged": purged})
+                _report(session, {"purged": purged}, {})
         return
     confirm(f"Remove {_what(options)}?", yes)
     if background:
@@ -265,7 +277,7 @@ def purge_command(
             if token is None:
                 break
             progress.show(purged)
-    _report(session, {"purged": purged})
+    _report(session, {"purged": purged}, {})
 
 
 def _is_by_id(
@@ -284,13 +296,13 @@ def _what(options: dict[str, Any]) -> str:
     return f"the dead letters with {', '.join(given)}" if given else "all dead letters"
 
 
-def _report(session: Session, counts: dict[str, int]) -> None:
+def _report(session: Session, counts: dict[str, int], reasons: Mapping[str, int]) -> None:
     if session.as_json:
-        print_json(counts)
+        left_reasons = [{"code": code, "count": count} for code, count in reasons.items()]
+        print_json(counts | ({"left_reasons": left_reasons} if reasons else {}))
     else:
         print_fields((name.capitalize(), str(count)) for name, count in counts.items())
     if left := counts.get("left"):
-        say(
-            f"{left:,} were not replayed: the job was deleted, or the same occurrence is live again."
-        )
+        why = ", ".join(f"{count:,} {_LEFT_WORDS[code]}" for code, count in reasons.items())
+        say(f"{left:,} were not replayed: {why}.")
         raise SystemExit(REFUSED)

@@ -398,6 +398,13 @@ class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
+class LeftReason(msgspec.Struct, frozen=True):
+    """Why some of the selected items were not changed."""
+
+    code: str
+    count: int
+
+
 class Replayed(msgspec.Struct, frozen=True):
     """The result of a bulk replay."""
 
@@ -405,6 +412,7 @@ class Replayed(msgspec.Struct, frozen=True):
     left: int  # could not be replayed
     last_run_at: datetime | None
     next_page_token: str | None
+    left_reasons: Sequence[LeftReason] = ()
 
 
 class BulkPaused(msgspec.Struct, frozen=True, kw_only=True):
@@ -431,13 +439,6 @@ class OperationPreview(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     at_least: bool  # there may be more
     words: str
-
-
-class LeftReason(msgspec.Struct, frozen=True):
-    """Why some of the selected items were not changed."""
-
-    code: str
-    count: int
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

@@ -175,12 +175,18 @@ class QuotaExceeded(Conflict):
 
 
 class DuplicateJob(Conflict):
-    """Another job that has not ended has the unique key."""
+    """Another job that has not ended has the unique key of a new job, or of a replayed one."""
 
     code = "duplicate_job"
     title = "Another job has the unique key"
 
-    def __init__(self, job: str, replacing: bool = False) -> None:
+    def __init__(self, job: str, replacing: bool = False, replayed: str | None = None) -> None:
+        if replayed is not None:
+            super().__init__(
+                f"{replayed} cannot be replayed: job {job} has its unique key, or was put under its "
+                f"name, and has not ended. Wait until that job has ended, or delete it."
+            )
+            return
         why = "is queued or running, so it cannot be replaced" if replacing else "has not ended"
         super().__init__(
             f"Job {job} has this unique key and {why}. Nothing was created. Wait until that job has "

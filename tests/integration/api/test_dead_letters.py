@@ -10,6 +10,7 @@ from hourbell.dispatch import DEAD, RETRY, SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.core import Engine
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations import dead_letters
 from hourbell.engine.operations.dead_letters import (
     get_dead_letter,
@@ -18,7 +19,7 @@ from hourbell.engine.operations.dead_letters import (
 )
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.errors import Forbidden, NotFound
-from hourbell.model.ids import execution_text, parse_execution_id
+from hourbell.model.ids import execution_text, job_text, parse_execution_id
 from hourbell.model.jobs import decode_spec
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
@@ -220,6 +221,115 @@ async def test_an_occurrence_that_lives_again_is_not_replayed_beside_itself(
     assert "being run again" in answer.body["detail"]
     many = (await api.post(LETTERS + "/replay", {})).body
     assert (many["replayed"], many["left"]) == (0, 1)
+
+
+# Unique keys.
+
+
+async def named(api: Client, name: str, **more: Any) -> Any:
+    """A one-time job that was put under its name."""
+    answer = await api.put(f"/api/v1/jobs/by-name/{name}", one_time(name=name, **more))
+    assert answer.status == 201
+    return answer.body | {"path": f"/api/v1/jobs/{answer.body['job_id']}"}
+
+
+async def keyed(api: Client, key: str, **more: Any) -> Any:
+    return await api.created(one_time(unique_key=key, **more))
+
+
+async def died(api: Client, hand: Hand, job: Any) -> str:
+    """The job has run and died; the id of its dead letter."""
+    (execution_id,) = (await api.post(job["path"] + "/run")).body["execution_ids"]
+    await hand.kill()
+    return str(execution_id)
+
+
+HOLDERS = pytest.mark.parametrize("make", [keyed, named])
+HOUSEKEPT = pytest.mark.parametrize("housekept", [False, True], ids=["", "after housekeeping"])
+
+
+async def keep_house(engine: Engine, housekept: bool) -> None:
+    """Housekeeping deletes the rows of keys whose jobs have ended; it must make no difference."""
+    if housekept:
+        now = await engine.clock.now()
+        for _ in range(2):  # the cursor wraps around
+            await run_housekeeping(engine, None, now)
+
+
+@HOLDERS
+@HOUSEKEPT
+async def test_a_replay_is_refused_while_another_job_has_the_unique_key(
+    api: Client, hand: Hand, engine: Engine, make: Any, housekept: bool
+):
+    letter = await died(api, hand, await make(api, "cart"))
+    await keep_house(engine, housekept)
+    holder = await make(api, "cart")
+    await keep_house(engine, housekept)
+    for path in (f"{LETTERS}/{letter}/replay", f"/api/v1/executions/{letter}/retry"):
+        answer = await api.post(path)
+        assert answer.is_problem(409, "duplicate_job")
+        assert holder["job_id"] in answer.body["detail"]
+    assert ids(await api.pages(LETTERS)) == [letter]
+    # The key stays with its holder. When that has ended, the replay gets it.
+    await api.delete(holder["path"])
+    await keep_house(engine, housekept)
+    assert (await api.post(f"{LETTERS}/{letter}/replay")).status == 202
+
+
+@HOLDERS
+@HOUSEKEPT
+async def test_a_replay_takes_its_unique_key_back(
+    api: Client, hand: Hand, engine: Engine, make: Any, housekept: bool
+):
+    first = await make(api, "cart")
+    letter = await died(api, hand, first)
+    await keep_house(engine, housekept)
+    if housekept:  # another job has had it in between
+        await api.delete((await make(api, "cart"))["path"])
+        await keep_house(engine, housekept)
+    assert (await api.post(f"{LETTERS}/{letter}/replay")).status == 202
+    await keep_house(engine, housekept)
+    if make is keyed:
+        answer = await api.post("/api/v1/jobs", one_time(unique_key="cart"))
+        assert answer.is_problem(409, "duplicate_job")
+        assert first["job_id"] in answer.body["detail"]
+        by_key = "/api/v1/jobs/by-unique-key?unique_key=cart"
+    else:
+        by_key = "/api/v1/jobs/by-name/cart"
+    assert (await api.get(by_key)).body["job_id"] == first["job_id"]
+
+
+@HOLDERS
+async def test_a_replay_of_many_leaves_those_whose_key_another_job_has(
+    api: Client, hand: Hand, make: Any
+):
+    held = await died(api, hand, await make(api, "held"))
+    await make(api, "held", schedule={"at": "2099-01-01T00:00:00Z"})
+    first = await died(api, hand, await make(api, "free"))
+    second = await died(api, hand, await make(api, "free"))
+    many = (await api.post(LETTERS + "/replay", {})).body
+    assert (many["replayed"], many["left"]) == (1, 2)
+    assert many["left_reasons"] == [{"code": "duplicate_job", "count": 2}]
+    # Of two letters with one key, the one that died first is replayed.
+    assert ids(await api.pages(LETTERS)) == [second, held]
+    assert [execution_text(one.execution_id) for one in await hand.claim()] == [first]
+
+
+async def test_a_key_that_is_taken_during_a_replay_is_given_to_one_job(
+    api: Client, hand: Hand, engine: Engine
+):
+    for _ in range(5):
+        letter = await died(api, hand, await keyed(api, "cart"))
+        answers = await asyncio.gather(
+            api.post(f"{LETTERS}/{letter}/replay"),
+            api.post("/api/v1/jobs", one_time(unique_key="cart")),
+            run_housekeeping(engine, None, await engine.clock.now()),
+        )
+        assert sorted(answer.status for answer in answers[:2]) in ([202, 409], [201, 409])
+        (live,) = await engine.database.fetch("select id from hourbell.live where job is null")
+        (row,) = await engine.database.fetch("select job from hourbell.unique_keys")
+        assert row["job"] == live["id"]
+        await api.delete(f"/api/v1/jobs/{job_text(live['id'])}")
 
 
 async def test_a_replay_obeys_the_overlap_policy(api: Client, hand: Hand):

@@ -374,9 +374,10 @@ def test_a_replay_that_leaves_dead_letters_out_is_refused(
     hourbell.good("jobs", "delete", "--yes", job)
     done = hourbell("dlq", "replay", "--job", job, "--yes", "-o", output)
     assert done.code == 1
-    assert "1 were not replayed: the job was deleted" in done.err
+    assert "1 were not replayed: 1 whose job was deleted." in done.err
     if output == "json":
-        assert done.json == {"replayed": 0, "left": 1}
+        reasons = [{"code": "job_deleted", "count": 1}]
+        assert done.json == {"replayed": 0, "left": 1, "left_reasons": reasons}
     hourbell.good("dlq", "purge", "--job", job, "--yes")
 
 

@@ -1,8 +1,9 @@
 """Unique keys and quotas against a small model, for any batches and any crowds.
 
 The model knows which jobs live, whose they are and which unique keys they have. A script sets quotas, sends batches, lets
-several create jobs at the same moment on one engine, so that they are created together, and ends jobs. After every step
-the whole database must be what the model says. All jobs are due in a far future: nothing is queued or runs, so that
+several create jobs at the same moment on one engine, so that they are created together, ends jobs, lets them die and be
+replayed, and lets housekeeping delete what is not needed any more. After every step the whole database must be what the
+model says. All jobs are due in a far future, and replayed ones do not reach the gate: nothing is queued or runs, so that
 whatever has a unique key can be replaced.
 
 What a batch must answer is known beforehand. Of a crowd it is not known who comes first; what must come out of it is.
@@ -17,17 +18,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import empty
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import Refused, create_batch, create_job
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import delete_job
+from hourbell.engine.operations.dead_letters import replay_dead_letter, replay_dead_letters
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
-from hourbell.engine.operations.runs import cancel_execution
-from hourbell.model.errors import HourbellError
+from hourbell.engine.operations.runs import cancel_execution, run_now
+from hourbell.model.errors import DuplicateJob, HourbellError
 from hourbell.model.ids import job_text
 from hourbell.model.limits import TenantSettings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
+from integration.api.working import Hand
 from integration.life.support import check_sound, one_time, recurring
 from property.engine.conftest import Runs, slowly
 
@@ -55,6 +61,7 @@ left join hourbell.unique_keys as k on k.job = l.id and k.tenant = l.tenant and 
 _CANCELLED = """
 select id from hourbell.jobs where status = 3 union all select id from hourbell.ledger where id = job and status = 2
 """
+_ALL_LETTERS = BulkSelection(DeadLetterFilter(), 1_000, None, None)
 _KEPT = "select key from hourbell.idempotency"
 
 
@@ -104,7 +111,23 @@ class End(NamedTuple):
     by_execution: bool = False
 
 
-Step = Quota | Batch | Crowd | End
+class Die(NamedTuple):
+    """A one-time job runs now and dies, if there is any; and so do those that were replayed."""
+
+    number: int
+
+
+class Replay(NamedTuple):
+    """A dead job is replayed; or all of them are, in one call."""
+
+    number: int | None
+
+
+class Housekeeping(NamedTuple):
+    """What is not needed any more is deleted."""
+
+
+Step = Quota | Batch | Crowd | End | Die | Replay | Housekeeping
 
 
 class Told(NamedTuple):
@@ -123,6 +146,7 @@ class Model:
         self.quotas: list[int | None] = [None] * TENANTS
         self.living: dict[int, Item] = {}
         self.cancelled: set[int] = set()
+        self.dead: dict[int, Item] = {}  # the first one died first
         self.kept: set[str] = set()  # idempotency keys that have an answer
 
     def holders(self) -> dict[Place, int]:
@@ -147,6 +171,17 @@ class Model:
     def begin(self, job: int, item: Item) -> None:
         assert job not in self.living.keys() | self.cancelled
         self.living[job] = item
+
+    def die(self, job: int) -> None:
+        self.dead[job] = self.living.pop(job)
+
+    def replay(self, job: int) -> int | None:
+        """Live again, unless another job has its unique key: that one."""
+        place = self.dead[job].place
+        holder = None if place is None else self.holders().get(place)
+        if holder is None:
+            self.begin(job, self.dead.pop(job))
+        return holder
 
     # Batches.
 
@@ -276,6 +311,8 @@ class Life:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._dispatch = PostgresDispatch(engine)
+        self._hand = Hand(self._dispatch)
         self._model = Model()
         self._keys = 0
 
@@ -309,10 +346,40 @@ class Life:
                 else:
                     await delete_job(self._engine, job, Write())
                 self._model.end(job)
+            case Die(number):
+                await self._die([job for _, job, recurs, _ in rows if not recurs], number)
+            case Replay(None):
+                await self._replay_all()
+            case Replay(int(number)) if self._model.dead:
+                await self._replay([*self._model.dead][number % len(self._model.dead)])
+            case Housekeeping():
+                for _ in range(2):  # its cursors wrap around
+                    now = await self._engine.clock.now()
+                    await run_housekeeping(self._engine, None, now)
         await self._compare()
 
     async def finish(self) -> None:
         await check_sound(self._engine)
+
+    async def _die(self, jobs: Sequence[int], number: int) -> None:
+        if jobs:
+            await run_now(self._engine, jobs[number % len(jobs)], Write())
+        for claimed in await self._hand.kill():
+            self._model.die(claimed.execution_id)
+
+    async def _replay(self, job: int) -> None:
+        holder = self._model.replay(job)
+        if holder is None:
+            await replay_dead_letter(self._engine, job, Write())
+            return
+        with pytest.raises(DuplicateJob, match=job_text(holder)):
+            await replay_dead_letter(self._engine, job, Write())
+
+    async def _replay_all(self) -> None:
+        refused = [job for job in [*self._model.dead] if self._model.replay(job) is not None]
+        done = await replay_dead_letters(self._engine, _ALL_LETTERS, Write())
+        assert done.left == len(refused)
+        assert done.left_over == ({DUPLICATE: len(refused)} if refused else {})
 
     async def _batch(self, items: Sequence[Item]) -> list[Told]:
         write = Write(self._new_key())
@@ -358,6 +425,8 @@ class Life:
     async def _compare(self) -> None:
         fetch = self._engine.database.fetch
         assert await self._rows() == self._model.rows()
+        dead = {row["id"] for row in await fetch("select id from hourbell.dead_letters")}
+        assert dead == self._model.dead.keys()
         cancelled = sorted(row["id"] for row in await fetch(_CANCELLED))
         assert cancelled == sorted(self._model.cancelled)
         assert {row["key"] for row in await fetch(_KEPT)} == self._model.kept
@@ -375,7 +444,9 @@ crowds = st.builds(
     Crowd, st.lists(items, min_size=1, max_size=6), st.lists(numbers, min_size=2, max_size=6)
 )
 ends = st.builds(End, numbers, st.booleans())
-steps = st.one_of(quotas, batches, crowds, ends)
+deaths = st.builds(Die, numbers)
+replays = st.builds(Replay, st.one_of(st.none(), numbers))
+steps = st.one_of(quotas, batches, crowds, ends, deaths, replays, st.just(Housekeeping()))
 
 
 _HOLDER = Batch([Item(0, 0)])
@@ -399,6 +470,10 @@ _HOLDER = Batch([Item(0, 0)])
 # the first of a batch who wants a unique key speaks for all who do.
 @example([_HOLDER, Batch([Item(0, 0, choice) for choice in ("reject", "keep", "replace")])])
 @example([Batch([Item(0, 0, choice) for choice in ("keep", "keep", "reject", "replace")])])
+# A dead job gets its key back, whether another has had it or not, and not while another has it.
+@example([_HOLDER, Die(0), Housekeeping(), Replay(0), _HOLDER])
+@example([_HOLDER, Die(0), _HOLDER, Replay(0), Replay(None), End(0), Replay(None)])
+@example([_HOLDER, Die(0), _HOLDER, Die(0), Housekeeping(), Replay(None), _HOLDER])
 def test_a_unique_key_has_one_job_and_a_quota_is_kept_whoever_asks(
     in_database: Runs, script: list[Step]
 ) -> None:

@@ -908,8 +908,13 @@ export interface components {
         };
         Replayed: {
             replayed: number;
-            /** @description Not replayed: the job was deleted, or the same occurrence is live again. */
+            /** @description How many could not be replayed. */
             left: number;
+            left_reasons: {
+                /** @enum {unknown} */
+                code: "duplicate_job" | "gone" | "in_use" | "job_deleted" | "occurrence_live";
+                count: number;
+            }[];
             last_run_at: string | null;
             next_page_token: string | null;
         };
@@ -940,7 +945,7 @@ export interface components {
             left: number;
             left_reasons: {
                 /** @enum {unknown} */
-                code: "changed_meanwhile" | "ended" | "gone" | "in_use" | "invalid_schedule" | "job_deleted" | "occurrence_live" | "underway" | "until_passed";
+                code: "duplicate_job" | "gone" | "in_use" | "job_deleted" | "occurrence_live" | "changed_meanwhile" | "ended" | "invalid_schedule" | "underway" | "until_passed";
                 count: number;
             }[];
             error: string | null;

@@ -37,6 +37,7 @@ const STATES = {
 const DONE_WORDS = { pause: "paused", resume: "resumed", replay: "replayed", purge: "purged" };
 const LEFT_WORDS: Record<string, string> = {
   changed_meanwhile: "changed in the meantime",
+  duplicate_job: "another job has the unique key",
   ended: "ended",
   gone: "gone",
   in_use: "being changed by another request",

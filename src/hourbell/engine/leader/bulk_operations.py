@@ -37,7 +37,7 @@ from hourbell.engine.operations.bulk_operations import (
     operation_of,
 )
 from hourbell.engine.operations.change import PAUSE, RESUME, Decision, decide_pause, decide_resume
-from hourbell.engine.operations.dead_letters import due_times, read_page
+from hourbell.engine.operations.dead_letters import due_times, read_page, why_left
 from hourbell.engine.operations.idempotency import Write, is_lock_conflict, write_row
 from hourbell.engine.views.jobs import list_jobs
 from hourbell.engine.views.pages import Id, page_token, read_token
@@ -257,10 +257,7 @@ async def _replay(
         if connection is None:
             return
         done = set(await connection.fetchval(_D["replay"], ids, times, now))
-        left: Counter[str] = Counter()
-        if remaining := [each for each in ids if each not in done]:
-            rows = await connection.fetch(_Q["why_not_replayed"], remaining)
-            left.update({row["reason"]: row["n"] for row in rows})
+        left = Counter(await why_left(connection, [each for each in ids if each not in done]))
         result = _BatchResult(
             done=len(done), left=left, position=page.next_token, paced_until=paced
         )

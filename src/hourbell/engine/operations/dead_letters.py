@@ -6,12 +6,15 @@ zero. It uses the current version of its job (a one-time job is unchanged), goes
 other, and its deadlines count from the replay. Its outcome is deleted, and `replays` notes the
 replay; the attempts stay in its history.
 
+A one-time job takes its unique key back, and stays dead while another job has it.
+
 A replay locks the dead letters that it takes and skips locked ones, so that two concurrent replays
 of the same one are a single replay.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -44,7 +47,7 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.errors import Conflict, DuplicateJob, NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
 from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
@@ -86,9 +89,10 @@ class Replayed(msgspec.Struct, frozen=True):
     """The result of a replay by filter."""
 
     replayed: int
-    left: int  # could not be replayed: job deleted, or another execution of the occurrence is live
+    left: int  # could not be replayed
     last_run_at: datetime | None  # when the last of them falls due
     next_token: str | None  # there may be more: continue with it
+    left_over: Mapping[str, int] = msgspec.field(default_factory=dict)  # how many, by reason
 
 
 class Purged(msgspec.Struct, frozen=True):
@@ -267,6 +271,8 @@ async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception
             return Conflict(f"{number} cannot be replayed: its job {deleted} was deleted.")
         if await connection.fetchval(_Q["occurrence_lives"], letter.execution_id):
             return Conflict(f"{number} cannot be replayed: its occurrence is being run again.")
+    elif holder := await connection.fetchval(_Q["holder_of_key"], letter.execution_id):
+        return DuplicateJob(job_text(holder), replayed=number)
     return Conflict(f"Another request is moving {number}. Nothing was changed; try again.")
 
 
@@ -308,14 +314,23 @@ async def replay_dead_letters(engine: Engine, bulk: BulkSelection, write: Write)
             due_at = due_times(len(ids), now, bulk.rate_per_second)
             done = set(await connection.fetchval(_Q["replay"], ids, due_at, now))
             times = [at for number, at in zip(ids, due_at, strict=True) if number in done]
+            left = await why_left(connection, [each for each in ids if each not in done])
             details = _audit_details(bulk, replayed=len(done))
             job_id = bulk.wanted.job_id if ids else None  # it may be of another tenant
             await insert_audit_row(connection, write, now, tenant, job_id, "replay", None, details)
             last = max(times, default=None)
-            attempt.answer = Replayed(len(done), len(ids) - len(done), last, page.next_token)
+            attempt.answer = Replayed(len(done), len(ids) - len(done), last, page.next_token, left)
     if writing.executed:
         engine.announce()
     return writing.answer
+
+
+async def why_left(connection: Connection, letters: Sequence[int]) -> dict[str, int]:
+    """How many of these could not be replayed, by reason."""
+    if not letters:
+        return {}
+    rows = await connection.fetch(_Q["why_not_replayed"], letters)
+    return {row["reason"]: row["n"] for row in rows}
 
 
 def due_times(count: int, now: datetime, per_second: int | None) -> list[datetime]:

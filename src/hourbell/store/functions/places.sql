@@ -131,7 +131,8 @@ begin
   letters as (
     insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
     select id, job, tenant, p_now, reason,
-      to_jsonb(e) || jsonb_build_object('job_spec', hourbell.job_spec(job, spec))
+      to_jsonb(e) || jsonb_build_object(
+        'job_spec', hourbell.job_spec(job, spec), 'unique_key', case when job is null then hourbell.key_of(id) end)
     from gone where fate = hourbell.fate_dead()),
   granted as (delete from hourbell.cancellations where id = any (p_ids)),
   recorded as (

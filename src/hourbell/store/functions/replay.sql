@@ -13,7 +13,8 @@ end $$;
 -- Replays the dead letter p_ids[k] at p_run_at[k]: an execution of a recurring job by the job's current version and
 -- policies, a one-time job by its own. Its deadlines are counted again from that time. Attempts and fence continue to
 -- count, and its lateness stays that of its first start; its retries start over. Returns the ids that were replayed.
--- Letters that cannot be replayed stay: the job was deleted, or the same occurrence was backfilled again and is live.
+-- Letters that cannot be replayed stay: the job was deleted, the same occurrence was backfilled again and is live, or
+-- another job has the unique key of the one-time job.
 -- Letters locked by another transaction are skipped.
 create or replace function hourbell.replay(p_ids bigint[], p_run_at timestamptz[], p_now timestamptz) returns bigint[]
 language plpgsql set plan = lookups_one_by_one as $$
@@ -26,6 +27,9 @@ begin
     select d.id from unnest(p_ids) as w(id) cross join lateral (
       select id from hourbell.dead_letters as d where d.id = w.id for update skip locked) as d);
   if locked = '{}' then return '{}'; end if;
+  locked := array(
+    select id from unnest(locked) as l(id)
+    where id not in (select * from unnest(hourbell.take_keys_back(p_now, locked))));
   with letters as materialized (
     select e.*, w.at, d.died_at, j.id is not null as recurs, hourbell.as_json(coalesce(j.spec, e.spec)) as said,
       j.version as job_version, j.queue as job_queue, j.priority as job_priority, j.target as job_target,

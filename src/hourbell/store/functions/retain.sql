@@ -169,7 +169,7 @@ language plpgsql set plan = lookups_one_by_one as $$
 declare
   n int;
   total int := 0;
-  holders bigint[];
+  holders bigint[]; held tid[];
   live bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
@@ -234,15 +234,19 @@ begin
   total := total + hourbell.delete_waits(p_limit);
   total := total + hourbell.delete_manifests(p_now, interval '90 days', p_limit);
   -- The cursor wraps around, so that a million live keys are not scanned each time.
-  holders := array(
-    select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)
-    order by job limit p_limit);
+  select coalesce(array_agg(job), '{}'), coalesce(array_agg(row), '{}') into holders, held
+  from (
+    select job, ctid as row from hourbell.unique_keys
+    where job > (select last_value from hourbell.unique_keys_cursor) order by job limit p_limit) as k;
   perform setval('hourbell.unique_keys_cursor',
     case when cardinality(holders) < p_limit then 0 else holders[p_limit] end);
   live := hourbell.live_jobs(holders);
+  -- A replay that has made a job live since then has written its row again, at another place (`take_keys_back`).
   delete from hourbell.unique_keys where ctid = any (array(
     select ctid from hourbell.unique_keys
-    where job = any (array(select * from unnest(holders) except select * from unnest(live))) for update skip locked));
+    where ctid = any (array(
+      select h.row from unnest(held, holders) as h(row, job) where h.job not in (select * from unnest(live))))
+    for update skip locked));
   get diagnostics n = row_count; total := total + n;
   return total;
 end $$;

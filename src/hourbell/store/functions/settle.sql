@@ -425,6 +425,13 @@ create or replace function hourbell.job_spec(p_job bigint, p_own text) returns t
 language sql stable
 return coalesce(p_own, (select j.spec from hourbell.jobs as j where j.id = p_job));
 
+-- The unique key that a job has, as its dead letter stores it; null: it has none. A row of `unique_keys` does not
+-- outlive its job for long.
+create or replace function hourbell.key_of(p_job bigint) returns jsonb
+language sql stable
+return (
+  select jsonb_build_object('space', k.space, 'key', k.key) from hourbell.unique_keys as k where k.job = p_job limit 1);
+
 -- An execution whose last attempt has failed, as a dead letter stores it: with every attempt, and the job as it was.
 create or replace function hourbell.dead_letter_of(
   e hourbell.executions, p_session bigint, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text,
@@ -433,5 +440,6 @@ create or replace function hourbell.dead_letter_of(
 language sql stable
 return to_jsonb(e) || jsonb_build_object(
   'attempt', e.attempt + 1, 'fence', p_fence, 'job_spec', hourbell.job_spec(e.job, e.spec),
+  'unique_key', case when e.job is null then hourbell.key_of(e.id) end,
   'history', hourbell.add_attempt(
     e.history, p_session, e.attempt + 1, p_started, p_finished, p_fence, p_reason, p_error, p_taken_from));

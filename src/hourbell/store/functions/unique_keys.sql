@@ -65,3 +65,61 @@ begin
     where k.tenant = p_tenants[at] and k.space = p_spaces[at] and k.key = p_keys[at];
   end loop;
 end $$;
+
+-- The unique key that the job of a dead letter had; no row: it had none, or the letter is a run of a recurring job.
+-- (The previous release did not store it.)
+create or replace function hourbell.key_of_letter(d hourbell.dead_letters)
+returns table (tenant int, space smallint, key text)
+language sql stable as $$
+  select d.tenant, (k.stored ->> 'space')::smallint, k.stored ->> 'key'
+  from (
+    select coalesce(
+      d.execution -> 'unique_key', hourbell.key_of(d.id),
+      jsonb_build_object(
+        'space', hourbell.key_space_unique(), 'key', hourbell.as_json(d.execution ->> 'spec') -> 'unique_key')
+    ) as stored where d.job is null) as k
+  where k.stored ->> 'key' is not null
+$$;
+
+-- The job that has the unique key of a dead letter, and has not ended; null: none has.
+create or replace function hourbell.holder_of_key(d hourbell.dead_letters) returns bigint
+language sql volatile as $$
+  select u.job from hourbell.key_of_letter(d) as k
+  cross join lateral (
+    select job from hourbell.unique_keys as u where u.tenant = k.tenant and u.space = k.space and u.key = k.key
+    offset 0) as u
+  where u.job <> d.id and hourbell.live_jobs(array[u.job]) <> '{}'
+$$;
+
+-- Gives the jobs of dead letters, which the caller has locked, their unique keys back. Returns the letters that must
+-- stay dead, because another job has their key; of several with one key, the first gets it.
+create or replace function hourbell.take_keys_back(p_now timestamptz, p_letters bigint[]) returns bigint[]
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+declare
+  ids bigint[]; tenants int[]; spaces smallint[]; keys text[];
+  later bigint[];
+  n int;
+  refused bigint[];
+begin
+  with keyed as materialized (
+    select l.id, k.*, row_number() over (partition by k.tenant, k.space, k.key order by l.pos) as nth
+    from unnest(p_letters) with ordinality as l(id, pos)
+    cross join lateral (select * from hourbell.dead_letters as d where d.id = l.id offset 0) as d
+    cross join lateral hourbell.key_of_letter(d) as k)
+  select array_agg(id) filter (where nth = 1), array_agg(tenant) filter (where nth = 1),
+    array_agg(space) filter (where nth = 1), array_agg(key) filter (where nth = 1),
+    coalesce(array_agg(id) filter (where nth > 1), '{}')
+  into ids, tenants, spaces, keys, later from (select * from keyed order by tenant, space, key) as k;
+  if ids is null then return '{}'; end if;
+  -- The rows that name these jobs already are written again: so no other request can take them, and housekeeping, which
+  -- may have found the jobs not live, does not delete them.
+  update hourbell.unique_keys set job = job where ctid = any (array(
+    select k.row from unnest(tenants, spaces, keys, ids) as w(tenant, space, key, job) cross join lateral (
+      select k.ctid as row from hourbell.unique_keys as k
+      where k.tenant = w.tenant and k.space = w.space and k.key = w.key and k.job = w.job for update) as k));
+  n := cardinality(ids);
+  select u.refused into refused from hourbell.give_unique_keys(
+    p_now, ids, tenants, spaces, keys, array_fill(false, array[n]), array_fill(null::text, array[n])) as u;
+  return refused || later;
+end $$;

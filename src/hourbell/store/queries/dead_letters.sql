@@ -85,6 +85,28 @@ select hourbell.leave_slabs(array(select id from hourbell.dead_letters where id 
 -- Replays the dead letters $1, each at its moment in $2; $3 now. Returns those that were replayed.
 select hourbell.replay($1, $2, $3)
 
+-- name: why_not_replayed
+-- Why the dead letters $1 could not be replayed, with their numbers. In use: another transaction has locked the letter.
+select case
+    when d.id is null then 'gone'
+    when d.job is not null and (j.id is null or j.status = hourbell.job_cancelled()) then 'job_deleted'
+    when o.id is not null then 'occurrence_live'
+    when hourbell.holder_of_key(d) is not null then 'duplicate_job'
+    else 'in_use' end as reason, count(*) as n
+from unnest($1::bigint[]) as w(id)
+left join lateral (select * from hourbell.dead_letters as d where d.id = w.id offset 0) as d on true
+left join lateral (select * from hourbell.jobs as j where j.id = d.job offset 0) as j on true
+left join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, origin smallint) on true
+left join lateral (
+  select o.id from hourbell.open_runs as o
+  where o.job = d.job and o.occurrence = x.occurrence and o.origin = x.origin
+    and o.origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) offset 0) as o on true
+group by 1
+
+-- name: holder_of_key
+-- The job that has the unique key of the dead letter $1, and has not ended.
+select hourbell.holder_of_key(d) from hourbell.dead_letters as d where d.id = $1
+
 -- name: purge
 -- Deletes the dead letters $1 and counts those that existed. Their ledger rows stay.
 with gone as (delete from hourbell.dead_letters where id = any ($1) returning id)

@@ -64,23 +64,6 @@ where id = any (array(
   select id from hourbell.operations where id = $1 and batches = $2 and continue_at is not null
   for no key update skip locked))
 
--- name: why_not_replayed
--- Why the dead letters $1 could not be replayed, with their numbers. In use: another transaction has locked the letter.
-select case
-    when d.id is null then 'gone'
-    when d.job is not null and (j.id is null or j.status = hourbell.job_cancelled()) then 'job_deleted'
-    when o.id is not null then 'occurrence_live'
-    else 'in_use' end as reason, count(*) as n
-from unnest($1::bigint[]) as w(id)
-left join lateral (select * from hourbell.dead_letters as d where d.id = w.id offset 0) as d on true
-left join lateral (select * from hourbell.jobs as j where j.id = d.job offset 0) as j on true
-left join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, origin smallint) on true
-left join lateral (
-  select o.id from hourbell.open_runs as o
-  where o.job = d.job and o.occurrence = x.occurrence and o.origin = x.origin
-    and o.origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) offset 0) as o on true
-group by 1
-
 -- name: forget
 -- Deletes up to $2 operations that have ended before $1; $3 and $4: the node and the epoch of the leader.
 with old as (
