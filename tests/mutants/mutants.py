@@ -434,10 +434,10 @@ MUTANTS = [
     Mutant(
         "replayed_and_deleted_with_the_old",
         RETAIN,
-        "where id = any (ids) and recorded_at < p_until returning id)\n"
+        "where id = any (p_ids) and recorded_at < p_until returning id)\n"
         "  delete from hourbell.executions where id = any (array(select id from gone));",
-        "where id = any (ids) and recorded_at < p_until returning id)\n"
-        "  delete from hourbell.executions where id = any (ids);",
+        "where id = any (p_ids) and recorded_at < p_until returning id)\n"
+        "  delete from hourbell.executions where id = any (p_ids);",
         (f"{ONCE_TEST}::test_what_is_being_replayed_is_not_deleted_with_the_old",),
         "What is live is not deleted.",
     ),

@@ -19,7 +19,17 @@ from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.limits import TenantSettings
-from integration.life.support import START, Hand, admit_all, create, one_time, recurring, travel
+from integration.life.support import (
+    START,
+    Hand,
+    admit_all,
+    create,
+    fill,
+    in_transaction,
+    one_time,
+    recurring,
+    travel,
+)
 
 TENANTS = ("brief", "usual", "long")
 CELL = {"ledger_days": 30, "dead_letter_days": 60, "audit_days": 90}
@@ -176,3 +186,77 @@ async def test_no_statistics_are_collected_of_documents_and_slabs(kept: Engine) 
         "select count(*) from pg_inherits where inhparent = 'hourbell.executions'::regclass"
     )
     assert partitions > 1
+
+
+_READ = """
+select sum(pg_stat_get_xact_tuples_returned(oid))::int from pg_class
+where relnamespace = 'hourbell'::regnamespace and relname ~ '^(executions|outcomes)_'
+"""
+
+
+async def test_a_partition_of_which_much_waits_is_thinned_in_linear_time(
+    still: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted are the rows and index entries that all its rounds read: twice as many for twice the rows."""
+    monkeypatch.setattr(retain, "_MAX_ROWS", 10)
+    monkeypatch.setattr(retain, "_SCANNED", 50)
+    read = []
+    for day, count in ((0, 200), (10, 400)):
+        now = await travel(still, START + timedelta(days=day))
+        await retain.make_partitions(still, now)
+        await fill(still, 2 * count)
+        await still.database.value(
+            "with ended as (insert into hourbell.outcomes (id, fence, recorded_at, fate)"
+            "  select id, 0, $1, 1 from hourbell.executions where id >= hourbell.id_base($1)"
+            "  order by id offset $2 limit $3 returning id)"
+            " select count(*) from ended",
+            now,
+            count // 2,  # half of what waits is before what has ended, half after it
+            count,
+        )
+        await travel(still, now + timedelta(days=60))
+        async with in_transaction(still) as own:
+            while await run_housekeeping(own, None, now + timedelta(days=60)):
+                pass
+            read.append(await own.database.value(_READ))
+        assert await still.database.value("select count(*) from hourbell.outcomes") == 0
+        assert (
+            await still.database.value(
+                "select count(*) from hourbell.executions where id >= hourbell.id_base($1)", now
+            )
+            == count
+        )
+        assert await still.database.value("select count(*) from hourbell.thinned_partitions") == 0
+    assert read[0] > 400
+    assert read[1] < 2.5 * read[0]
+
+
+async def test_what_ends_while_a_partition_is_thinned_goes_with_the_next_time(
+    still: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retain, "_MAX_ROWS", 3)
+    await retain.make_partitions(still, START)
+    await fill(still, 20)
+    ids = await still.database.value("select array_agg(id order by id) from hourbell.executions")
+
+    async def end(*places: int) -> None:
+        for place in places:
+            await still.database.value(
+                "insert into hourbell.outcomes (id, fence, recorded_at, fate) values ($1, 0, $2, 1)",
+                ids[place],
+                START,
+            )
+
+    async def outcomes() -> list[int]:
+        rows = await still.database.fetch("select id from hourbell.outcomes order by id")
+        return [ids.index(row["id"]) for row in rows]
+
+    await end(2, 4, 6, 8)
+    later = await travel(still, START + timedelta(days=60))
+    assert await run_housekeeping(still, None, later)
+    assert await outcomes() == [8]
+    await end(1, 10)
+    assert not await run_housekeeping(still, None, later)
+    assert await outcomes() == [1]
+    await run_housekeeping(still, None, later)
+    assert await outcomes() == []

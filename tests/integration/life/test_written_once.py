@@ -209,10 +209,10 @@ async def test_what_is_being_replayed_is_not_deleted_with_the_old(still: Engine)
         await replay_dead_letter(own, job.job_id, Write())
         deleting = asyncio.create_task(
             still.database.value(
-                "select hourbell.delete_ended('executions_rest', null, $1, 10)", later
+                "select hourbell.thin_partition(null, null, 'rest', $1, 10)", later
             )
         )
-        await somebody_waits(still, "delete_ended")
+        await somebody_waits(still, "thin_partition")
     await deleting
     assert await places(still) == {"due": 1}
     assert await fates(still) == {}

@@ -23,6 +23,7 @@ _PARTITIONS = (
 _MAX_ROWS = 10_000
 _TENANTS = 1_000  # checked in one round
 _SCANNED = 50_000  # rows that one statement reads
+_REST = "rest"  # the partition of what has no other; it is never dropped
 _QUOTA_CHUNKS = 100  # of jobs that were there before a quota, listed in one round
 
 
@@ -81,28 +82,27 @@ async def _drop_partitions(engine: Engine, term: Term | None, now: datetime) -> 
     """Drop the partitions that are older than the retention; True if there is more to delete.
 
     What must outlive a partition is looked for in short statements first: while it is dropped, the
-    tables are locked. If that is too much to be carried over, the partition waits, and loses what
-    has ended in batches.
+    tables are locked. If that is too much to be carried over, the partition waits and is thinned:
+    what has ended is deleted in batches, one partition after the other. Nothing is scanned again
+    before that is finished, so each row is read a fixed number of times.
     """
     until = (now - timedelta(days=engine.times.ledger_days)).astimezone(UTC)
     until = until.replace(hour=0, minute=0, second=0, microsecond=0)
     partitions = await engine.database.fetch(
-        "select name from hourbell.partitions() where after <= $1 order by first", until.date()
+        "select p.name, t.name is not null as is_thinned from hourbell.partitions() as p"
+        " left join hourbell.thinned_partitions as t on t.name = p.name"
+        " where after <= $1 order by is_thinned desc, first",
+        until.date(),
     )
-    more = False
+    if await _thin(engine, term, _REST, until):
+        return True
     for partition in partitions:
         name = partition["name"]
         with suppress(asyncpg.UndefinedTableError):  # another leader dropped it
-            kept = await _kept(engine, name, until)
+            kept = None if partition["is_thinned"] else await _kept(engine, name, until)
             if kept is None:
-                deleted = await engine.database.value(
-                    "select hourbell.thin_partition($1, $2, $3, $4, $5)",
-                    *epoch_args(term),
-                    name,
-                    until,
-                    _MAX_ROWS,
-                )
-                more = more or deleted >= _MAX_ROWS
+                if await _thin(engine, term, name, until):
+                    return True
                 continue
             await engine.database.value(
                 "select hourbell.drop_partition($1, $2, $3, $4, $5)",
@@ -111,7 +111,20 @@ async def _drop_partitions(engine: Engine, term: Term | None, now: datetime) -> 
                 kept,
                 now - timedelta(hours=1),  # before the scan, by any clock
             )
-    return more
+    return False
+
+
+async def _thin(engine: Engine, term: Term | None, name: str, until: datetime) -> bool:
+    """Delete a batch of what has ended in a partition; True if there may be more of it."""
+    row = await engine.database.row(
+        "select * from hourbell.thin_partition($1, $2, $3, $4, $5)",
+        *epoch_args(term),
+        name,
+        until,
+        _MAX_ROWS,
+    )
+    # A batch of which everything stays does not call for the next one: there may be millions.
+    return row["deleted"] > 0 and not row["finished"]
 
 
 async def _kept(engine: Engine, name: str, until: datetime) -> list[int] | None:

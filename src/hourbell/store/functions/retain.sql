@@ -95,19 +95,52 @@ begin
      insert into hourbell.outcomes select o.* from hourbell.%I as o where o.id = any (array(select id from kept))',
     'executions_' || p_name, 'outcomes_' || p_name) using p_kept, p_since;
   execute format('drop table hourbell.%I, hourbell.%I', 'executions_' || p_name, 'outcomes_' || p_name);
+  delete from hourbell.thinned_partitions where name = p_name;
   return true;
 exception
   when undefined_table or lock_not_available then return false;
 end $$;
 
--- Deletes p_limit executions that ended before p_until out of a partition that cannot be dropped yet; returns how many.
+-- Deletes executions that ended before p_until out of a partition that is not dropped, or not yet: of the next p_rows
+-- outcomes by id, from where the last call has stopped, so that what stays is not read again by each call.
+-- deleted: how many; finished: it has reached the end; the next call starts at the beginning.
 create or replace function hourbell.thin_partition(
-  p_node uuid, p_epoch bigint, p_name text, p_until timestamptz, p_limit int
-) returns int
-language plpgsql as $$
+  p_node uuid, p_epoch bigint, p_name text, p_until timestamptz, p_rows int, out deleted int, out finished boolean
+)
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+declare
+  through bigint;
+  ended bigint[];
+  last bigint;
+  n int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  return hourbell.delete_ended('executions_' || p_name, null, p_until, p_limit);
+  select through_id into through from hourbell.thinned_partitions where name = p_name;
+  execute format(
+    'select coalesce(array_agg(o.id) filter (where o.recorded_at < $2), ''{}''), max(o.id), count(*)
+     from (select id, recorded_at from hourbell.%I where id > $1 order by id limit $3) as o',
+    'outcomes_' || p_name) into ended, last, n using coalesce(through, 0), p_until, p_rows;
+  finished := n < p_rows;
+  if finished then
+    delete from hourbell.thinned_partitions where name = p_name;
+  else
+    insert into hourbell.thinned_partitions values (p_name, last)
+    on conflict (name) do update set through_id = excluded.through_id;
+  end if;
+  deleted := hourbell.delete_ended(ended, p_until);
+end $$;
+
+-- Deletes these executions, with their outcomes, unless a replay has undone their end; returns how many.
+create or replace function hourbell.delete_ended(p_ids bigint[], p_until timestamptz) returns int
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+declare deleted int;
+begin
+  with gone as (delete from hourbell.outcomes where id = any (p_ids) and recorded_at < p_until returning id)
+  delete from hourbell.executions where id = any (array(select id from gone));
+  get diagnostics deleted = row_count;
+  return deleted;
 end $$;
 
 -- Deletes the records of deaths that were replayed longer than p_keep ago, and of sessions that ended before that;
@@ -131,9 +164,9 @@ begin
   delete from hourbell.nodes where seen_at < p_now - interval '1 hour';
 end $$;
 
--- Deletes executions that ended before p_until, with their outcomes, out of one table of executions: those of
--- p_tenants, null: all. At most p_limit; returns how many.
-create or replace function hourbell.delete_ended(p_table text, p_tenants int[], p_until timestamptz, p_limit int)
+-- Deletes executions of p_tenants that ended before p_until, with their outcomes, out of one table of executions. At
+-- most p_limit; returns how many.
+create or replace function hourbell.delete_ended_of(p_table text, p_tenants int[], p_until timestamptz, p_limit int)
 returns int
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
@@ -145,17 +178,9 @@ begin
          select id from hourbell.%1$I as e where e.tenant = t.id and e.job is null
          union all select id from hourbell.%1$I as e where e.tenant = t.id and e.job is not null) as e
        where exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
-       union all
-       select e.id from hourbell.%1$I as e
-       where $1 is null
-         and exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
        limit $3) as e',
     p_table) into ids using p_tenants, p_until, p_limit;
-  if ids is null then return 0; end if;
-  -- A replay may have undone a death since.
-  with gone as (delete from hourbell.outcomes where id = any (ids) and recorded_at < p_until returning id)
-  delete from hourbell.executions where id = any (array(select id from gone));
-  return cardinality(ids);
+  return hourbell.delete_ended(coalesce(ids, '{}'), p_until);
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, expired
@@ -272,7 +297,7 @@ end $$;
 
 -- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit
 -- entries, and executions of tenants that keep less than the cell. Partitions that no tenant keeps any longer are
--- dropped whole by `drop_partition`; `executions_rest` is never dropped, so what has ended there is deleted here.
+-- dropped whole by `drop_partition`; `executions_rest` is never dropped, so it is thinned (`thin_partition`).
 -- A round covers the next p_tenants tenants and deletes at most p_limit rows of each kind; the cursor stays until they
 -- have no more. Executions are kept for whole days.
 create or replace function hourbell.retain(
@@ -332,7 +357,7 @@ begin
       union all select 'executions_rest'
     loop
       begin
-        left_over := left_over - hourbell.delete_ended(name, short, until, left_over);
+        left_over := left_over - hourbell.delete_ended_of(name, short, until, left_over);
       exception
         when undefined_table then null;  -- dropped meanwhile
       end;
@@ -341,9 +366,6 @@ begin
     exit when left_over <= 0;
   end loop;
   most := greatest(most, p_limit - left_over);
-  n := hourbell.delete_ended(
-    'executions_rest', null, date_trunc('day', p_now - make_interval(days => p_ledger_days), 'UTC'), p_limit);
-  most := greatest(most, n);
 
   if most < p_limit then
     perform setval('hourbell.retention_cursor',

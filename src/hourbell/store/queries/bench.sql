@@ -23,7 +23,7 @@ cross join lateral hourbell.cancel_execution(
 
 -- name: delete_executions
 -- Some of the executions of the tenant $1 that have ended; returns how many.
-select hourbell.delete_ended('executions', array[$1::int], $2, $3)
+select hourbell.delete_ended_of('executions', array[$1::int], $2, $3)
 
 -- name: delete_audit
 -- Some of the audit rows of the tenant $1.
