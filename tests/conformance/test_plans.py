@@ -1264,6 +1264,26 @@ def _(s: Scene) -> Case:
     return Case("select * from hourbell.claimed_by($1, $2, $3)", args, rows=700, buffers=5_000)
 
 
+@case("the sessions of a worker that hold 200")
+def _(s: Scene) -> Case:
+    statement = (
+        "select * from hourbell.sessions_of("
+        "(select worker from hourbell.sessions where id = $1), $2)"
+    )
+    return Case(statement, [s.session, s.held[:200]], rows=1_000, buffers=5_000)
+
+
+@case("the claim that holds an execution")
+def _(s: Scene) -> Case:
+    return Case(
+        "select * from hourbell.current_claim($1)",
+        [s.held[0]],
+        rows=110,
+        buffers=100 + SLABS,
+        slabs=SLABS,
+    )
+
+
 @case("progress of one")
 def _(s: Scene) -> Case:
     args = [s.session, s.token, s.held[0], s.fences[0], "{}"]

@@ -1056,7 +1056,7 @@ def _worker_answers() -> dict[str, Schema]:
         "HeartbeatResult": response_object_of(
             {
                 "held": {**_array(_execution_id()), "description": "Still held."},
-                "lost": {**_array(_execution_id()), "description": "No longer held."},
+                "lost": {**_array(_text()), "description": "Not held, or no longer."},
                 "cancelled": {
                     **_array(_execution_id()),
                     "description": "Cancellation was requested.",

@@ -20,11 +20,13 @@ from hourbell.documents.kinds import (
     Label,
     Line,
     Schema,
+    Short,
     String,
     Text,
     one_of,
 )
 from hourbell.documents.problems import Problems
+from hourbell.model.errors import UnknownId
 from hourbell.model.executions import (
     MAX_CHECKPOINT_BYTES,
     MAX_INTERRUPTIONS,
@@ -36,7 +38,7 @@ from hourbell.model.executions import (
     Snoozed,
     Succeeded,
 )
-from hourbell.model.ids import MAX_ID
+from hourbell.model.ids import MAX_ID, parse_execution_id
 from hourbell.model.policies import MAX_RETRY_DELAY_SECONDS
 
 MAX_WORKER_ID = 200
@@ -46,6 +48,7 @@ MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
 MAX_HEARTBEAT_EXECUTIONS = 20_000  # listed in one heartbeat
+MAX_EXECUTION_ID = 100  # of a listed one, which may be unknown
 MAX_OUTCOMES = 1_000  # reported in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
@@ -114,14 +117,17 @@ class SessionDocument(Document):
     session_token = Field(SessionToken(), required="is required: the token that the claim returned")
 
 
-class HeartbeatDocument(SessionDocument):
-    worker_id = Field(
-        Line(MAX_WORKER_ID), description="Optional: the session identifies the worker."
+class HeartbeatDocument(Document):
+    session_token = Field(
+        SessionToken(),
+        description="Recommended. Without it, the sessions of `worker_id` that hold the listed "
+        "executions are meant, or its only session.",
     )
+    worker_id = Field(Line(MAX_WORKER_ID), description="Ignored if there is a `session_token`.")
     execution_ids = Field(
-        Array(ExecutionId(), 0, MAX_HEARTBEAT_EXECUTIONS),
+        Array(Short(MAX_EXECUTION_ID), 0, MAX_HEARTBEAT_EXECUTIONS),
         required="is required; send an empty array if you hold none",
-        description="All executions that the worker currently holds.",
+        description="All executions that the worker currently holds. An unknown id is `lost`.",
     )
     claim_number = Field(
         Integer(0, MAX_CLAIM_NUMBER),
@@ -176,7 +182,6 @@ class CheckpointDocument(FencedCall):
 class EndedDocument(Document):
     """The outcome of an execution."""
 
-    fence_token = FencedCall.fence_token
     status = Field(
         one_of("SUCCEEDED", "FAILED", "SNOOZED"),
         required="is required: SUCCEEDED, FAILED or SNOOZED",
@@ -204,11 +209,22 @@ class EndedDocument(Document):
     )
 
 
-class OutcomeDocument(EndedDocument, WorkerCall):
+class OutcomeDocument(EndedDocument):
     """The outcome of the execution in the path."""
+
+    session_token = Field(
+        SessionToken(),
+        description="Recommended. Without it, the claim that holds the execution now is meant.",
+    )
+    fence_token = Field(
+        Integer(0, MAX_ID),
+        description="Recommended. Without it, an outcome may end a later claim of the execution.",
+    )
+    worker_id = WorkerCall.worker_id
 
 
 class _ListedOutcome(EndedDocument):
+    fence_token = FencedCall.fence_token
     execution_id = Field(ExecutionId(), required=REQUIRED)
 
 
@@ -245,21 +261,53 @@ def parse_claim(document: object) -> ClaimRequest:
     )
 
 
-def parse_heartbeat(document: object) -> tuple[Session, tuple[int, ...], int | None]:
-    """The session, the executions that its worker holds, and the number of its latest claim."""
+class Heartbeat(msgspec.Struct, frozen=True):
+    """A heartbeat of a session, or of a worker that names none."""
+
+    caller: Session | str
+    execution_ids: dict[str, int | None]  # as they were sent; None: not the id of any execution
+    claim_number: int | None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The outcome of an execution, and what its worker says of the claim that it belongs to."""
+
+    session: Session | None
+    worker: str | None
+    fence: int | None
+    reported: ReportedOutcome  # under the fence, or 0
+
+
+def parse_heartbeat(document: object) -> Heartbeat:
+    """The caller, the executions that it holds, and the number of its latest claim."""
     call = HeartbeatDocument.open(document, Problems())
     worker, session = call.worker_id, call.session_token
-    held, number = call.execution_ids, call.claim_number
+    if session is None:
+        if worker is None and not call.given("session_token"):
+            call.wrong("session_token", "required", "is required, or else a worker_id")
+        call.forbid("claim_number", "needs a session_token")
+    listed, number = call.execution_ids, call.claim_number
     call.finish()
-    return _checked(call, session, worker).session, held or (), number
+    call.problems.raise_if_any()
+    caller = session if session is not None else worker
+    assert caller is not None
+    return Heartbeat(caller, {text: _known_id(text) for text in listed or ()}, number)
 
 
-def parse_outcome(document: object, execution_id: int) -> tuple[WorkerCaller, ReportedOutcome]:
+def _known_id(text: str) -> int | None:
+    try:
+        return parse_execution_id(text)
+    except UnknownId:
+        return None
+
+
+def parse_outcome(document: object, execution_id: int) -> Outcome:
     """The outcome of an execution."""
     outcome = OutcomeDocument.open(document, Problems())
-    session, worker = outcome.session_token, outcome.worker_id
-    ended = _read_ended(outcome, execution_id)
-    return _checked(outcome, session, worker), ended
+    session, worker, fence = outcome.session_token, outcome.worker_id, outcome.fence_token
+    ended = _read_ended(outcome, execution_id, fence or 0)
+    outcome.problems.raise_if_any()
+    return Outcome(session, worker, fence, ended)
 
 
 def parse_outcomes(document: object) -> tuple[WorkerCaller, dict[int, ReportedOutcome]]:
@@ -271,7 +319,7 @@ def parse_outcomes(document: object) -> tuple[WorkerCaller, dict[int, ReportedOu
         number = one.execution_id or 0
         if number in ended:
             one.wrong("execution_id", "conflict", "appears twice")
-        ended[number] = _read_ended(one, number)
+        ended[number] = _read_ended(one, number, one.fence_token or 0)
     call.finish()
     return _checked(call, session, worker), ended
 
@@ -318,9 +366,9 @@ def _checked(document: Document, session: Session | None, worker: str | None) ->
     return WorkerCaller(session, worker)
 
 
-def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:
+def _read_ended(document: EndedDocument, execution_id: int, fence: int) -> ReportedOutcome:
     """The outcome in a document; invalid if a problem was recorded."""
-    fence, status, took_ms = document.fence_token, document.status, document.duration_ms
+    status, took_ms = document.status, document.duration_ms
     outcome: Succeeded | Failed | Snoozed
     if status in ("FAILED", "SNOOZED"):
         document.forbid("result", "is stored only for a success; use error")
@@ -340,4 +388,4 @@ def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:
         else:
             outcome = Succeeded(document.result)
     document.finish()
-    return ReportedOutcome(execution_id, fence or 0, outcome, took_ms or 0)
+    return ReportedOutcome(execution_id, fence, outcome, took_ms or 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from litestar import Response
+from msgspec.structs import replace
 
 from hourbell.api.answers import JSON, answer
 from hourbell.api.requests import AnyRequest, read_call
@@ -61,14 +62,19 @@ async def heartbeat_executions(
     engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest
 ) -> Response[bytes]:
     _require_all_tenants(engine)
-    session, running, number = parse_heartbeat(await read_call(request))
-    result = await remote.heartbeat(session, running, number)
-    stop = {*result.lost, *result.cancelled}
+    beat = parse_heartbeat(await read_call(request))
+    listed = beat.execution_ids
+    running = [number for number in listed.values() if number is not None]
+    if isinstance(beat.caller, str):
+        result = await remote.heartbeat_of_worker(beat.caller, running)
+    else:
+        result = await remote.heartbeat(beat.caller, running, beat.claim_number)
+    lost, cancelled = {*result.lost, None}, {*result.cancelled}
     return answer(
         {
-            "held": [execution_text(each) for each in running if each not in stop],
-            "lost": [*map(execution_text, result.lost)],
-            "cancelled": [*map(execution_text, result.cancelled)],
+            "held": [text for text, number in listed.items() if number not in lost | cancelled],
+            "lost": [text for text, number in listed.items() if number in lost],
+            "cancelled": [text for text, number in listed.items() if number in cancelled],
             "lease_seconds": remote.lease_seconds,
         }
     )
@@ -79,9 +85,23 @@ async def complete_execution(
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     number = parse_execution_id(execution_id)
-    caller, ended = parse_outcome(await read_call(request), number)
-    await _check_worker(remote, caller)
-    if await remote.end(caller.session, [ended]):
+    outcome = parse_outcome(await read_call(request), number)
+    session, worker, fence = outcome.session, outcome.worker, outcome.fence
+    ended = outcome.reported
+    if session is not None:
+        await _check_worker(remote, WorkerCaller(session, worker))
+    if session is None or fence is None:
+        # The claim that holds it now, unless it contradicts what was sent.
+        claim = await remote.current_claim(number)
+        if (
+            claim is None
+            or session not in (None, claim.session)
+            or fence not in (None, claim.fence)
+            or worker not in (None, claim.worker)
+        ):
+            raise StaleFence(execution_id, fence)
+        session, ended = claim.session, replace(ended, fence=claim.fence)
+    if await remote.end(session, [ended]):
         raise StaleFence(execution_id, ended.fence)
     return answer({"execution_id": execution_id})
 
@@ -232,13 +252,14 @@ ROUTES = (
         summary="Renew the lease and find out which executions to stop",
         description=(
             "Stop `lost` executions: their outcome would be rejected. Stop and release `cancelled` "
-            "ones. Executions that you hold but do not list are released: with a `claim_number`, "
+            "ones. Without a `session_token`, the sessions of `worker_id` that hold the listed executions "
+            "are meant. Executions that you hold but do not list are released: with a `claim_number`, "
             "immediately if they came with that claim or an earlier one; without it, once their claim "
             "is one lease old."
         ),
         body="Heartbeat",
         answers={200: "HeartbeatResult"},
-        error_codes=("session_lost",),
+        error_codes=("session_lost", "conflict"),
         **_COMMON,
     ),
     Route(
@@ -259,7 +280,8 @@ ROUTES = (
         summary="Report the outcome of an execution",
         description=(
             "After FAILED, the job's retry policy decides what happens next. SNOOZED runs again "
-            "after `snooze_seconds` and does not count as an attempt. 409: the session no "
+            "after `snooze_seconds` and does not count as an attempt. Without a `session_token` or "
+            "a `fence_token`, the claim that holds the execution now is ended, also another worker's. 409: the session no "
             "longer holds the execution, and nothing was changed. Repeating the call after a lost "
             "response returns the same response."
         ),

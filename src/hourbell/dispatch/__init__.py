@@ -46,6 +46,14 @@ class Subscription(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] | None = None  # None: all
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """The claim that holds an execution."""
+
+    session: Session
+    worker: str
+    fence: int
+
+
 class HeartbeatResult(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
@@ -122,6 +130,14 @@ class Dispatch(Protocol):
 
     async def worker_of(self, session: Session) -> str | None:
         """The name of the worker that opened the session; None if the session does not exist."""
+
+    async def sessions_of(
+        self, worker: str, execution_ids: Sequence[int]
+    ) -> list[tuple[Session, Sequence[int]]]:
+        """The live sessions of all workers of this name, each with which of these it holds."""
+
+    async def current_claim(self, execution_id: int) -> Claim | None:
+        """The claim that holds the execution; None: no worker has it, or its target completes it."""
 
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str

@@ -10,7 +10,7 @@ import asyncpg
 import structlog
 from msgspec.structs import replace
 
-from hourbell.dispatch import HeartbeatResult, Session, Settlement, Subscription, Wait
+from hourbell.dispatch import Claim, HeartbeatResult, Session, Settlement, Subscription, Wait
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.settle import settle
@@ -36,6 +36,8 @@ _WAIT_OF = "select * from hourbell.wait_of($1, $2, $3, $4, $5, $6, $7)"
 _IS_COMPLETED = "select hourbell.is_completed($1, $2)"
 _CRASHES = "select hourbell.crashes_in_a_row($1, $2)"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
+_SESSIONS_OF = "select * from hourbell.sessions_of($1, $2)"
+_CURRENT_CLAIM = "select * from hourbell.current_claim($1)"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
@@ -173,6 +175,18 @@ class PostgresDispatch:
             _WORKER_OF, session.id, session.token
         )
         return worker
+
+    async def sessions_of(
+        self, worker: str, execution_ids: Sequence[int]
+    ) -> list[tuple[Session, Sequence[int]]]:
+        rows = await self._engine.database.fetch(_SESSIONS_OF, worker, execution_ids)
+        return [(Session(row["session"], row["token"]), row["held"]) for row in rows]
+
+    async def current_claim(self, execution_id: int) -> Claim | None:
+        row = await self._engine.database.row_or_none(_CURRENT_CLAIM, execution_id)
+        if row is None:
+            return None
+        return Claim(Session(row["session"], row["token"]), row["worker"], row["fence"])
 
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str

@@ -41,6 +41,7 @@ from hourbell.dispatch import (
     RELEASED,
     RETRY,
     SNOOZED,
+    Claim,
     Dispatch,
     HeartbeatResult,
     Session,
@@ -49,7 +50,7 @@ from hourbell.dispatch import (
 )
 from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, settle_bisecting
 from hourbell.engine.life.settlement import settlement, settlement_without_policy
-from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
+from hourbell.model.errors import Conflict, FieldError, InvalidInput, SessionLost, StoreUnavailable
 from hourbell.model.executions import (
     CANNOT_READ,
     Claimed,
@@ -283,6 +284,37 @@ class RemoteWorkers:
     ) -> HeartbeatResult:
         """Extend the session; SessionLost if it is over. `resolved` as in `Dispatch.heartbeat`."""
         return await self._dispatch.heartbeat(session, running, resolved)
+
+    async def heartbeat_of_worker(self, worker: str, running: Sequence[int]) -> HeartbeatResult:
+        """A heartbeat without a session: of those of this worker that hold what it lists.
+
+        Another process may have the same name, so a session that holds none of it is extended only
+        if it is the only one. SessionLost if there is none; Conflict if it is unclear which.
+        """
+        sessions = await self._dispatch.sessions_of(worker, running)
+        if not sessions:
+            raise SessionLost
+        if len(sessions) == 1:
+            return await self._dispatch.heartbeat(sessions[0][0], running, None)
+        if not running:
+            raise Conflict(
+                f"{len(sessions)} sessions of the worker {worker} are live, and the heartbeat lists "
+                f"no execution that would tell which is meant. Nothing was changed. Send the "
+                f"session_token that the claim returned."
+            )
+        kept: set[int] = set()
+        cancelled: list[int] = []
+        for session, held in sessions:
+            if held:
+                with contextlib.suppress(SessionLost):  # ended since: what it held is lost
+                    result = await self._dispatch.heartbeat(session, held, None)
+                    kept |= {*held}.difference(result.lost)
+                    cancelled += result.cancelled
+        return HeartbeatResult([one for one in running if one not in kept], cancelled)
+
+    async def current_claim(self, execution_id: int) -> Claim | None:
+        """The claim that holds an execution, if any does."""
+        return await self._dispatch.current_claim(execution_id)
 
     async def worker_of(self, session: Session) -> str | None:
         """The worker that a session belongs to; None: the session is over."""

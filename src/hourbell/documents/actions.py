@@ -36,6 +36,7 @@ from hourbell.security.secrets import (
     MAX_SECRETS_PER_REQUEST,
     SECRET_NAME,
     names_in,
+    spelled_out,
     template_problem,
     texts_in,
 )
@@ -51,7 +52,7 @@ class _Url(String):
     """The URL of a webhook."""
 
     def read(self, value: object, path: str, problems: Problems) -> str | None:
-        url = super().read(value, path, problems)
+        url: str | None = spelled_out(super().read(value, path, problems))
         reason = None if url is None else url_problem(url)
         if reason:
             problems.add(path, "bad_format", reason)
@@ -75,7 +76,8 @@ class _Headers(Kind[dict[str, str]]):
         if len(value) > MAX_HEADERS:
             problems.add(path, "too_long", f"must have at most {MAX_HEADERS} headers")
             return None
-        for name, text in value.items():
+        headers = {name: spelled_out(text) for name, text in value.items()}
+        for name, text in headers.items():
             inner = f"{path}.{shown_key(name)}"
             if not isinstance(text, str):
                 problems.add_wrong_type(inner, "a string", text)
@@ -92,7 +94,7 @@ class _Headers(Kind[dict[str, str]]):
         if repeated is not None:
             inner = f"{path}.{shown_key(repeated)}"
             problems.add(inner, "conflict", "appears twice, with different capitalization")
-        return {name: text for name, text in value.items() if isinstance(text, str)}
+        return {name: text for name, text in headers.items() if isinstance(text, str)}
 
     @property
     def schema(self) -> Schema:
@@ -113,8 +115,8 @@ class WebhookDocument(ActionDocument):
     body = Field(
         Json(MAX_BODY_BYTES),
         description=(
-            "A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} "
-            "is filled in; any other {{ is rejected unless literal is true."
+            "A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}}, or "
+            "{{name}} for short, is filled in; any other {{ is rejected unless literal is true."
         ),
     )
     signing_secret = Field(
@@ -171,7 +173,7 @@ def _read_webhook(document: WebhookDocument) -> Action | None:
     url, method, headers = document.url, document.method, document.headers or {}
     body, literal = document.body, document.literal
     if not literal:
-        check_templates(document, "body", body)
+        body = read_templates(document, "body", body)
     signing_secret, secrets = document.signing_secret, document.secrets
     check_number_of_secrets(document, url, headers, None if literal else body)
     document.finish()
@@ -214,11 +216,13 @@ def check_number_of_secrets(document: Document, *parts: object) -> None:
         )
 
 
-def check_templates(document: Document, key: str, body: object) -> None:
-    """Check the templates in all strings of a body, including keys."""
+def read_templates(document: Document, key: str, body: object) -> object:
+    """Spell out and check the templates in all strings of a body, including keys."""
     path = document.path(key)
+    body = spelled_out(body)
     for text in texts_in(body):
         _check_template(document.problems, path, text, _LITERAL_BODY)
+    return body
 
 
 def _check_template(problems: Problems, path: str, text: str, otherwise: str) -> None:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hourbell.documents.actions import check_templates
+from hourbell.documents.actions import read_templates
 from hourbell.documents.fields import REQUIRED, Document, Field
 from hourbell.documents.kinds import Instant, Json
 from hourbell.documents.problems import Problems
@@ -33,7 +33,7 @@ def parse_override(document: object, job: Job) -> NewJob | None:
         run.forbid("payload", "does not apply to this job, which has a body")
         field, value = "body", run.body
         if not job.action.literal:
-            check_templates(run, "body", value)
+            value = read_templates(run, "body", value)
     else:
         run.forbid("body", "does not apply to this job, which has a payload")
         field, value = "payload", run.payload

@@ -52,7 +52,7 @@ FieldCode = Literal[
     "unknown_zone",  # no such IANA time zone
     "unknown_calendar",  # the tenant has no calendar with this name
     "unknown_secret",  # the tenant has no secret with this name
-    "unknown_template",  # a `{{` that does not begin `{{secret:name}}`
+    "unknown_template",  # a `{{` that begins neither `{{secret:name}}` nor `{{name}}`
     "invalid_cron",  # a rule that cannot be read or never matches
     "never_runs",  # the job would silently do nothing
 ]
@@ -266,9 +266,10 @@ class StaleFence(HourbellError):
     code = "stale_fence"
     title = "The lease is lost"
 
-    def __init__(self, execution: str, fence: int) -> None:
+    def __init__(self, execution: str, fence: int | None) -> None:
+        held = "held by this worker" if fence is None else f"held under fence {fence}"
         super().__init__(
-            f"Execution {execution} is no longer held under fence {fence}: its lease expired and "
+            f"Execution {execution} is no longer {held}: it has ended, its lease expired and "
             f"another worker may have claimed it, or it was cancelled. Nothing was changed. Stop "
             f"working on it."
         )

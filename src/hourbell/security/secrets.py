@@ -30,6 +30,9 @@ from hourbell.model.jobs import (
 SECRET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SECRET_NAME_IS = "1 to 64 letters, digits or . _ -"
 PLACEHOLDER = re.compile(rf"\{{\{{secret:({SECRET_NAME.pattern})\}}\}}")
+_SHORT_PLACEHOLDER = re.compile(
+    rf"\{{\{{(?!secrets?\.)({SECRET_NAME.pattern})\}}\}}", re.IGNORECASE
+)
 _ALMOST_PLACEHOLDER = re.compile(
     rf"\{{\{{\s*secrets?\s*[:.]\s*(?:{SECRET_NAME.pattern})\s*\}}\}}", re.IGNORECASE
 )
@@ -151,11 +154,23 @@ def _required_by(path: str, webhook: WebhookAction | Notification) -> dict[str, 
     return required_by_webhook(path, webhook.url, webhook.headers)
 
 
+def spelled_out(value: Any) -> Any:
+    """A copy of a text or a document in which each `{{name}}` is written `{{secret:name}}`.
+
+    Jobs are stored like this, so that nothing else needs to know of the short form.
+    """
+    return _map_texts(value, _spelled_out_text)
+
+
+def _spelled_out_text(text: str) -> str:
+    return _SHORT_PLACEHOLDER.sub(r"{{secret:\1}}", text) if "{{" in text else text
+
+
 def template_problem(text: str) -> str | None:
-    """The problem with a `{{` that does not begin `{{secret:name}}`, or None."""
+    """The problem with a `{{` that begins no template, spelled out or not, or None."""
     if "{{" not in text:
         return None
-    left = PLACEHOLDER.sub(" ", text)
+    left = PLACEHOLDER.sub(" ", _spelled_out_text(text))
     if "{{" not in left:
         return None
     almost = _ALMOST_PLACEHOLDER.search(left)
@@ -163,7 +178,7 @@ def template_problem(text: str) -> str | None:
         name = SECRET_NAME.search(almost[0].replace(".", ":", 1).partition(":")[2])
         assert name is not None
         return f"has an unknown template; did you mean {{{{secret:{name[0]}}}}}?"
-    return "has a {{ that does not begin {{secret:name}}, the only supported template"
+    return "has a {{ that begins neither {{secret:name}} nor {{name}}, which means the same"
 
 
 def masked(name: str, value: str) -> str:

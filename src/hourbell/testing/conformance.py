@@ -33,6 +33,7 @@ from hourbell.dispatch import (
     RETRY,
     SNOOZED,
     SUCCEEDED,
+    Claim,
     Dispatch,
     Session,
     Settlement,
@@ -102,6 +103,36 @@ class DispatchConformance:
         assert await stage.dispatch.worker_of(stranger) is None
         await stage.dispatch.close(session)
         assert await stage.dispatch.worker_of(session) is None
+
+    async def test_the_sessions_of_a_worker_are_those_of_its_name(self, stage: Stage) -> None:
+        ids = await stage.enqueue(3)
+        first = await stage.dispatch.open("same", ["default"], 2)
+        [one] = await stage.dispatch.claim(first, 1, 1)
+        second = await stage.dispatch.open("same", ["default"], 2)
+        [two] = await stage.dispatch.claim(second, 1, 1)
+        other = await stage.dispatch.open("other", ["default"], 2)
+        await stage.dispatch.claim(other, 1, 1)
+        held = {first: [one.execution_id], second: [two.execution_id]}
+        assert dict(await stage.dispatch.sessions_of("same", ids)) == held
+        await stage.dispatch.close(first)
+        assert dict(await stage.dispatch.sessions_of("same", ids[:0])) == {second: []}
+
+    async def test_the_current_claim_is_the_one_that_holds_an_execution(self, stage: Stage) -> None:
+        one, two = await stage.enqueue(2)
+        assert await stage.dispatch.current_claim(one) is None
+        session = await stage.dispatch.open("reporter", ["default"], 2)
+        claimed = await stage.dispatch.claim(session, 1, 2)  # both in one slab
+        for each in claimed:
+            claim = Claim(session, "reporter", each.fence)
+            assert await stage.dispatch.current_claim(each.execution_id) == claim
+        await stage.dispatch.settle(session, [Settlement(one, claimed[0].fence, SUCCEEDED)])
+        assert await stage.dispatch.current_claim(one) is None
+        await stage.dispatch.close(session)
+        await stage.dispatch.admit()
+        again = await opened(stage)
+        [later] = await stage.dispatch.claim(again, 1, 2)
+        claim = Claim(again, "worker", later.fence)
+        assert (later.execution_id, await stage.dispatch.current_claim(two)) == (two, claim)
 
     async def test_a_claim_gives_nothing_when_nothing_is_ready(self, stage: Stage) -> None:
         session = await opened(stage)

@@ -306,11 +306,9 @@ async def test_two_outcomes_of_one_execution_at_once_are_not_both_taken(
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
-        ({"fence_token": None}, "fence_token"),
         ({"fence_token": "7"}, "fence_token"),
         ({"fence_token": 2**63}, "fence_token"),
         ({"fence_token": -1}, "fence_token"),
-        ({"session_token": None}, "session_token"),
         ({"status": None}, "status"),
         ({"status": "DONE"}, "status"),
         ({"duration_ms": None}, "duration_ms"),

@@ -85,12 +85,12 @@ async def test_a_lost_session_is_told_so(api: Client):
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
-        ({"session_token": None}, "session_token"),
+        ({"session_token": None, "worker_id": None}, "session_token"),
+        ({"session_token": None, "claim_number": 1}, "claim_number"),
         ({"session_token": 7}, "session_token"),
         ({"execution_ids": None}, "execution_ids"),
-        ({"execution_ids": ["exe_1"]}, "execution_ids[0]"),
+        ({"execution_ids": ["x" * 101]}, "execution_ids[0]"),
         ({"execution_ids": [execution_text(1), 7]}, "execution_ids[1]"),
-        ({"execution_ids": [execution_text(1), "exe_zzzzzzzzzzzzz"]}, "execution_ids[1]"),
         ({"execution_ids": [execution_text(1)] * 20_001}, "execution_ids"),
         ({"worker_id": "\n"}, "worker_id"),
         ({"claim_number": -1}, "claim_number"),

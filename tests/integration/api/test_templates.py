@@ -38,11 +38,11 @@ async def set_secret(
 @pytest.mark.parametrize(
     ("action", "path"),
     [
-        ({"url": URL + "{{tenant}}"}, "action.url"),
-        ({"headers": {"X-Id": "{{execution_id}}"}}, "action.headers.X-Id"),
-        ({"body": "Hello {{name}}"}, "action.body"),
-        ({"body": {"list": [{"deep": "{{now}}"}]}}, "action.body"),
-        ({"body": {"{{key}}": 1}}, "action.body"),
+        ({"url": URL + "{{tenant()}}"}, "action.url"),
+        ({"headers": {"X-Id": "{{execution|id}}"}}, "action.headers.X-Id"),
+        ({"body": "Hello {{your name}}"}, "action.body"),
+        ({"body": {"list": [{"deep": "{{ now }}"}]}}, "action.body"),
+        ({"body": {"{{key:1}}": 1}}, "action.body"),
         ({"body": "{{secret:"}, "action.body"),
     ],
 )
@@ -54,6 +54,23 @@ async def test_an_unknown_template_is_refused(api: Client, action: dict[str, Any
     assert "{{secret:name}}" in error["message"]
     [result] = (await api.post(JOBS + "/batch", [calling(**action)])).body["results"]
     assert result["errors"] == [error]
+
+
+async def test_a_name_in_double_braces_is_a_secret(api: Client):
+    action = {
+        "url": URL + "?{{token}}",
+        "headers": {"X-Key": "Bearer {{token}}"},
+        "body": [{"{{token}}": "{{token}}{{secret:token}}"}],
+    }
+    answer = await api.post(JOBS, calling(**action))
+    assert answer.paths == {"action.url", "action.headers.X-Key", "action.body"}
+    assert {each["code"] for each in answer.body["errors"]} == {"unknown_secret"}
+    assert "hourbell secrets set token --tenant default" in answer.body["errors"][0]["message"]
+    await set_secret(api, "token")
+    stored = (await api.created(calling(**action)))["action"]
+    assert stored["url"] == URL + "?{{secret:token}}"
+    assert stored["headers"] == {"X-Key": "Bearer {{secret:token}}"}
+    assert stored["body"] == [{"{{secret:token}}": "{{secret:token}}{{secret:token}}"}]
 
 
 @pytest.mark.parametrize(
@@ -73,14 +90,16 @@ async def test_a_misspelt_template_is_refused_with_the_right_spelling(api: Clien
 
 
 async def test_templates_of_notifications_monitors_updates_and_runs_are_checked(api: Client):
-    wrong = {"on": ["success"], "url": URL, "headers": {"X-Id": "{{id}}"}}
+    wrong = {"on": ["success"], "url": URL, "headers": {"X-Id": "{{ id }}"}}
     answer = await api.post(JOBS, one_time(notifications=[wrong]))
     assert answer.paths == {"notifications[0].headers.X-Id"}
     job = await api.created(recurring(action={"type": "WEBHOOK", "url": URL}))
-    watching = {"job_id": job["job_id"], "grace_seconds": 60, "url": URL + "?{{id}}"}
+    watching = {"job_id": job["job_id"], "grace_seconds": 60, "url": URL + "?{{ id }}"}
     assert (await api.post("/api/v1/monitors", watching)).paths == {"url"}
-    assert (await api.patch(job["path"], {"action": {"body": "{{x}}"}})).paths == {"action.body"}
-    assert (await api.post(job["path"] + "/run", {"body": "{{x}}"})).paths == {"body"}
+    assert (await api.patch(job["path"], {"action": {"body": "{{ x }}"}})).paths == {"action.body"}
+    assert (await api.post(job["path"] + "/run", {"body": "{{ x }}"})).paths == {"body"}
+    answer = await api.post(job["path"] + "/run", {"body": "{{x}}"})
+    assert [each["code"] for each in answer.body["errors"]] == ["unknown_secret"]
 
 
 async def test_a_literal_body_may_have_double_braces(api: Client):

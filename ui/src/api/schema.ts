@@ -143,7 +143,7 @@ export interface components {
                 headers?: {
                     [key: string]: string;
                 } | null;
-                /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is filled in; any other {{ is rejected unless literal is true. */
+                /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}}, or {{name}} for short, is filled in; any other {{ is rejected unless literal is true. */
                 body?: unknown;
                 signing_secret?: string | null;
                 literal?: boolean | null;
@@ -221,7 +221,7 @@ export interface components {
             headers?: {
                 [key: string]: string;
             } | null;
-            /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is filled in; any other {{ is rejected unless literal is true. */
+            /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}}, or {{name}} for short, is filled in; any other {{ is rejected unless literal is true. */
             body?: unknown;
             signing_secret?: string | null;
             literal?: boolean | null;
@@ -450,17 +450,13 @@ export interface components {
             claim_number?: number | null;
         };
         Heartbeat: {
-            session_token: string;
+            session_token?: string | null;
             worker_id?: string | null;
-            /** @description All executions that the worker currently holds. */
+            /** @description All executions that the worker currently holds. An unknown id is `lost`. */
             execution_ids: string[];
             claim_number?: number | null;
         };
         Outcome: {
-            session_token: string;
-            worker_id?: string | null;
-            /** @description The fence token from the claim. */
-            fence_token: number;
             /** @enum {unknown} */
             status: "SUCCEEDED" | "FAILED" | "SNOOZED";
             /** @description Duration of the attempt. */
@@ -471,13 +467,14 @@ export interface components {
             error_kind?: string | null;
             retry_after_seconds?: number | null;
             snooze_seconds?: number | null;
+            session_token?: string | null;
+            fence_token?: number | null;
+            worker_id?: string | null;
         };
         Outcomes: {
             session_token: string;
             worker_id?: string | null;
             outcomes: {
-                /** @description The fence token from the claim. */
-                fence_token: number;
                 /** @enum {unknown} */
                 status: "SUCCEEDED" | "FAILED" | "SNOOZED";
                 /** @description Duration of the attempt. */
@@ -488,6 +485,8 @@ export interface components {
                 error_kind?: string | null;
                 retry_after_seconds?: number | null;
                 snooze_seconds?: number | null;
+                /** @description The fence token from the claim. */
+                fence_token: number;
                 execution_id: string;
             }[];
         };
@@ -587,7 +586,7 @@ export interface components {
                 headers: {
                     [key: string]: string;
                 };
-                /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is filled in; any other {{ is rejected unless literal is true. */
+                /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}}, or {{name}} for short, is filled in; any other {{ is rejected unless literal is true. */
                 body: unknown;
                 /** @description The name of the secret to sign with, instead of `webhook-signing`. */
                 signing_secret?: string;
@@ -1612,7 +1611,7 @@ export interface components {
                     headers: {
                         [key: string]: string;
                     };
-                    /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is filled in; any other {{ is rejected unless literal is true. */
+                    /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}}, or {{name}} for short, is filled in; any other {{ is rejected unless literal is true. */
                     body: unknown;
                     /** @description The name of the secret to sign with, instead of `webhook-signing`. */
                     signing_secret?: string;
@@ -1635,7 +1634,7 @@ export interface components {
         HeartbeatResult: {
             /** @description Still held. */
             held: string[];
-            /** @description No longer held. */
+            /** @description Not held, or no longer. */
             lost: string[];
             /** @description Cancellation was requested. */
             cancelled: string[];

@@ -129,7 +129,9 @@ async def require_secrets_of(engine: Engine, job: NewJob) -> None:
 def _missing(name: str, tenant: str) -> str:
     return (
         f"names the secret {name}, which tenant {tenant} does not have. Set it with "
-        f'PUT /api/v1/secrets/{name}, or send "secrets": "lazy" to set it later'
+        f"PUT /api/v1/secrets/{name} or `hourbell secrets set {name} --tenant {tenant}`, "
+        f'or send "secrets": "lazy" to set it later. {{{{ in a body is sent as it stands '
+        f'with "literal": true'
     )
 
 

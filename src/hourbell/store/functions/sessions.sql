@@ -99,6 +99,33 @@ begin
   if unlisted <> '{}' then perform hourbell.release_executions(p_session, unlisted, p_now); end if;
 end $$;
 
+-- The live sessions of all workers of this name, and which of these executions each of them holds.
+create or replace function hourbell.sessions_of(
+  p_worker text, p_ids bigint[], out session bigint, out token uuid, out held bigint[]
+) returns setof record
+language sql stable set plan = lookups as $$
+  select s.id, s.token, array(select l.id from hourbell.leases as l where l.session = s.id and l.id = any (p_ids))
+  from hourbell.sessions as s
+  where s.worker = p_worker and s.id <> hourbell.awaiting_session() order by s.id
+$$;
+
+-- The claim that holds an execution; no row: none does, or its target completes it.
+create or replace function hourbell.current_claim(
+  p_id bigint, out session bigint, out token uuid, out worker text, out fence bigint
+) returns setof record
+language sql stable set plan = lookups as $$
+  select s.id, s.token, s.worker, l.fence
+  from (
+    -- By the indexes for readers: slabs of one are looked up, the others are read. A slab may still name an execution
+    -- that has ended under its fence and was replayed.
+    select session, fence from hourbell.leased where cardinality(ids) = 1 and ids[1] = p_id
+    union all
+    select session, fence from hourbell.leased where cardinality(ids) > 1 and p_id = any (ids)) as l
+  join hourbell.executions as e on e.id = p_id and l.fence > e.fence
+  join hourbell.sessions as s on s.id = l.session and s.id <> hourbell.awaiting_session()
+  where not exists (select from hourbell.outcomes as o where o.id = p_id offset 0)
+$$;
+
 -- Moves executions from leased back to due: not started, no attempt used. Only the fence is kept, so that it rises.
 -- They are due now, not at their first due time: that may lie below the gate's mark, where they would wait for the
 -- sweep.
