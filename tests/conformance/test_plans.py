@@ -575,7 +575,7 @@ def _(s: Scene) -> Case:
 
 @case("a live one-time job")
 def _(s: Scene) -> Case:
-    return Case(J["one_time"], [[s.one_time]], rows=5, buffers=60)
+    return Case(J["one_time"], [[s.one_time], s.now], rows=80, buffers=60 + SLABS, slabs=SLABS)
 
 
 @case("running a one-time job that is ready")
@@ -598,7 +598,7 @@ def _(s: Scene) -> Case:
 
 @case("a one-time job that has ended")
 def _(s: Scene) -> Case:
-    return Case(J["one_time"], [[s.one_time_ended]], rows=5, buffers=60)
+    return Case(J["one_time"], [[s.one_time_ended], s.now], rows=5, buffers=60 + SLABS, slabs=SLABS)
 
 
 @case("a live execution")
@@ -684,8 +684,8 @@ def _(s: Scene) -> Case:
 
 @case("one-time jobs of everybody")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [0, 1, 2], None, None, None]
-    return listing(J["list_one_time"], args, rows=2_500, buffers=12_000)
+    args = [NEWEST, 51, 1000, [0, 1, 4], None, None, None, None, s.now, None]
+    return listing(J["list_one_time"], args, rows=2_500, buffers=14_000 + SLABS, slabs=SLABS)
 
 
 FEW_TENANTS = [
@@ -705,7 +705,7 @@ def _(s: Scene) -> Case:
 @case("one-time jobs of everybody, tenant by tenant")
 def _(s: Scene) -> Case:
     # Every partition is looked at for every tenant.
-    args = [NEWEST, 51, 200, [0, 1, 2], None, None, None]
+    args = [NEWEST, 51, 200, [0, 1, 4], None, None, None, None, s.now, None]
     return listing(
         J["list_one_time_by_tenants"], args, rows=20_000, buffers=200_000, before=FEW_TENANTS
     )
@@ -713,31 +713,31 @@ def _(s: Scene) -> Case:
 
 @case("one-time jobs of the biggest tenant")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, [0, 1, 2], None, None, None, 1]
-    return listing(J["list_one_time_of_tenant"], args, rows=200, buffers=1_200)
+    args = [NEWEST, 51, LOOK, [0, 1, 4], None, None, None, None, s.now, None, 1]
+    return listing(J["list_one_time_of_tenant"], args, rows=300, buffers=2_000 + SLABS, slabs=SLABS)
 
 
 @case("one-time jobs of a small tenant")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, [0, 1, 2], None, None, None, 5000]
-    return listing(J["list_one_time_of_tenant"], args, rows=200, buffers=1_200)
+    args = [NEWEST, 51, LOOK, [0, 1, 4], None, None, None, None, s.now, None, 5000]
+    return listing(J["list_one_time_of_tenant"], args, rows=300, buffers=2_000 + SLABS, slabs=SLABS)
 
 
 @case("one-time jobs of everybody that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [2], None, None, None]
+    args = [NEWEST, 51, 1000, [0, 1], None, None, None, [], s.now, None]
     return listing(J["list_one_time"], args, rows=2_500, buffers=12_000)
 
 
 @case("one-time jobs of the biggest tenant that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [2], None, None, None, 1]
+    args = [NEWEST, 51, 1000, [0, 1], None, None, None, [], s.now, None, 1]
     return listing(J["list_one_time_of_tenant"], args, rows=2_500, buffers=12_000)
 
 
 @case("one-time jobs of a small tenant that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, [2], None, None, None, 5000]
+    args = [NEWEST, 51, LOOK, [0, 1], None, None, None, [], s.now, None, 5000]
     return listing(J["list_one_time_of_tenant"], args, rows=300, buffers=1_500)
 
 
@@ -1318,25 +1318,45 @@ def _(s: Scene) -> Case:
 
 @case("paused one-time jobs of everybody")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [1], 3, None, None]
-    return listing(J["list_one_time"], args, rows=2_500, buffers=12_000)
+    args = [NEWEST, 51, 1000, ["PAUSED"], 3, None, None, None]
+    return listing(J["list_one_time_paused"], args, rows=2_500, buffers=12_000)
+
+
+@case("one-time jobs of everybody that are queued")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, [], None, None, None, ["QUEUED"], s.now, s.now]
+    return listing(J["list_one_time"], args, rows=4_500, buffers=40_000, slabs=SLABS)
+
+
+@case("one-time jobs of a tenant that retry")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, [], None, None, None, ["RETRYING"], s.now, None, 1]
+    return listing(J["list_one_time_of_tenant"], args, rows=4_500, buffers=40_000, slabs=SLABS)
+
+
+@case("one-time jobs that run")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, ["RUNNING"], None, None, None, None]
+    return listing(
+        J["list_one_time_running"], args, rows=3_000, buffers=30_000, slabs=SLABS + SINGLES
+    )
 
 
 @case("one-time jobs of a tenant by queue and label")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [0], 3, "job-x", "team:none", 1]
+    args = [NEWEST, 51, 1000, [], 3, "job-x", "team:none", None, s.now, None, 1]
     return listing(J["list_one_time_of_tenant"], args, rows=2_500, buffers=12_000)
 
 
 @case("cancelled one-time jobs of everybody")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [3], 3, "job-x", "team:none"]
+    args = [NEWEST, 51, 1000, [2, 3], 3, "job-x", "team:none", [], s.now, None]
     return listing(J["list_one_time"], args, rows=2_500, buffers=12_000)
 
 
 @case("cancelled one-time jobs of a tenant")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, [3], 3, "job-x", "team:none", 1]
+    args = [NEWEST, 51, 1000, [2, 3], 3, "job-x", "team:none", [], s.now, None, 1]
     return listing(J["list_one_time_of_tenant"], args, rows=2_500, buffers=12_000)
 
 

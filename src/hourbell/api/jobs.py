@@ -447,8 +447,8 @@ ROUTES = (
             "No further runs start. A running execution finishes, or is cancelled with "
             "running=cancel. GET still returns 200, with status CANCELLED and next_run_at null; "
             "executions and audit trail remain readable. Job lists omit the job unless "
-            "status=CANCELLED is given. A one-time job whose run has ended stays COMPLETED; one "
-            "whose run has started shows the outcome of that run."
+            "status=CANCELLED is given. A one-time job that has ended keeps its status; one "
+            "that is running is then in the status of how that run ended."
         ),
         query=DeletionQuery,
         answers={200: "Job"},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
 
 from hourbell.documents.dead_letters import DeadLetterFilterDocument
 from hourbell.documents.fields import REQUIRED, Document, Field
@@ -35,24 +38,18 @@ DEFAULT_NEXT_RUNS = 10
 MAX_TOPICS = 20  # per stream
 
 
-class Statuses(Kind[frozenset[ExecutionStatus]]):
+S = TypeVar("S", bound=StrEnum)
+
+
+class Statuses(Kind[frozenset[S]]):
     """The union of several words; the parameter may be repeated or comma-separated."""
 
-    # No execution stays FAILED: after a failed attempt it is RETRYING or DEAD.
-    words = Choice(
-        {
-            **{status.value: frozenset({status}) for status in ExecutionStatus},
-            ExecutionStatus.FAILED.value: frozenset(
-                {ExecutionStatus.RETRYING, ExecutionStatus.DEAD}
-            ),
-        }
-    )
+    def __init__(self, words: Mapping[str, frozenset[S]]) -> None:
+        self.words = Choice(words)
 
-    def read(
-        self, value: object, path: str, problems: Problems
-    ) -> frozenset[ExecutionStatus] | None:
+    def read(self, value: object, path: str, problems: Problems) -> frozenset[S] | None:
         assert isinstance(value, str)
-        found: frozenset[ExecutionStatus] = frozenset()
+        found: frozenset[S] = frozenset()
         for word in value.split(","):
             if word not in self.words.choices:
                 message = f"has a value that is not allowed{self.words.hint(word)}"
@@ -88,7 +85,18 @@ class LastOutcomesQuery(Document):
 
 
 class JobsQuery(TenantPageQuery, LastOutcomesQuery):
-    status = Field(choice_of(JobStatus), description="If omitted, every status except CANCELLED.")
+    status = Field(
+        Statuses({status.value: frozenset({status}) for status in JobStatus}),
+        description=(
+            "Any of these statuses; repeat the parameter or separate values with commas. If omitted, "
+            "every status except CANCELLED."
+        ),
+    )
+    late = Field(
+        Choice({"false": False, "true": True}),
+        default=False,
+        description="true: only one-time jobs that are QUEUED for more than a minute.",
+    )
     queue = Field(Label())
     type = Field(choice_of(JobType))
     name_prefix = Field(Short(MAX_NAME))
@@ -97,7 +105,15 @@ class JobsQuery(TenantPageQuery, LastOutcomesQuery):
 
 class _AnyExecutions(PageQuery):
     status = Field(
-        Statuses(),
+        Statuses(
+            {
+                **{status.value: frozenset({status}) for status in ExecutionStatus},
+                # No execution stays FAILED: after a failed attempt it is RETRYING or DEAD.
+                ExecutionStatus.FAILED.value: frozenset(
+                    {ExecutionStatus.RETRYING, ExecutionStatus.DEAD}
+                ),
+            }
+        ),
         description=(
             "Any of these statuses; repeat the parameter or separate values with commas. FAILED "
             "means RETRYING or DEAD: the latest attempt failed."

@@ -296,7 +296,8 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, PageRequest]:
     query = _query(request, JobsQuery)
     wanted = JobFilter(
         tenant_id=query.tenant_id,
-        status=query.status,
+        statuses=query.status,
+        late=query.late,
         queue=query.queue,
         type=query.type,
         name_prefix=query.name_prefix,

@@ -357,7 +357,9 @@ def _job() -> Schema:
         "job_id": _job_id(),
         "status": _choice(JobStatus),
         "version": _whole(1),
-        "next_run_at": or_null(_instant("In the time zone of the job; null when paused or ended.")),
+        "next_run_at": or_null(
+            _instant("In the time zone of the job; null when paused, ended, or running once.")
+        ),
     }
     after = {
         "created_at": _instant(),

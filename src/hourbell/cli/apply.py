@@ -19,6 +19,7 @@ from hourbell.cli.reconcile import (
     Verb,
     Wanted,
     adopt,
+    has_ended,
     plan,
     read_wanted,
 )
@@ -146,7 +147,7 @@ def _with_owner_checked(client: SyncClient, change: Change, owner: str) -> Chang
     except NotFound:
         return change
     other = job.labels.get(OWNER_LABEL)
-    if other is None and job.status != "COMPLETED":
+    if other is None and not has_ended(job):
         return adopt(change.wanted, job)
     if other not in (None, owner):
         fail(

@@ -319,7 +319,16 @@ def json_or_text(value: str | None) -> Any:
 
 @jobs_command.command("list")
 @click.option("--tenant")
-@click.option("--status", type=click.Choice(STATUSES, case_sensitive=False))
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(STATUSES, case_sensitive=False),
+    multiple=True,
+    help="Repeatable.",
+)
+@click.option(
+    "--late", is_flag=True, help="Only one-time jobs that are QUEUED for more than a minute."
+)
 @click.option("--queue")
 @click.option("--type", "kind", type=click.Choice(TYPES, case_sensitive=False))
 @click.option("--name-prefix")
@@ -329,7 +338,8 @@ def json_or_text(value: str | None) -> Any:
 def list_command(
     session: Session,
     tenant: str | None,
-    status: str | None,
+    statuses: tuple[str, ...],
+    late: bool,
     queue: str | None,
     kind: str | None,
     name_prefix: str | None,
@@ -340,7 +350,8 @@ def list_command(
     """List jobs, newest first. Deleted jobs are listed only with --status CANCELLED."""
     jobs = session.client.jobs.each(
         tenant_id=tenant,
-        status=status,
+        status=statuses or None,
+        late=late or None,
         queue=queue,
         type=kind,
         name_prefix=name_prefix,

@@ -32,6 +32,7 @@ _COLORS = {
     "PAUSED": "yellow",
     "SKIPPED": "yellow",
     "FAILED": "red",
+    "ENDED": "bright_black",
     "DEAD": "red",
     "CANCELLED": "bright_black",
     "ok": "green",  # a passed check

@@ -19,11 +19,13 @@ from hourbell.client import Job, NewJob, Queue
 from hourbell.documents.jobs import definition, parse_new_job
 from hourbell.documents.render import without_credentials
 from hourbell.model.errors import InvalidInput
+from hourbell.model.jobs import LIVE_STATUSES, JobStatus
 
 OWNER_LABEL = "hourbell.owner"
 DIGEST_LABEL = "hourbell.applied"
 _DIGEST_CHARACTERS = 16
 _ANY_JOB = 0  # the id of the job is not known yet
+_ENDED = frozenset(JobStatus) - LIVE_STATUSES
 MAX_SHOWN = 60  # characters of a value shown in a plan
 
 FieldChange = tuple[str, str, str]  # path, before, after
@@ -172,9 +174,14 @@ def plan(
         changes.append(_change(one, found, now))
     for job in left:
         verb = Verb.DELETE if prune else Verb.ORPHAN
-        if job.status != "COMPLETED":
+        if not has_ended(job):
             changes.append(Change(verb=verb, name=job.name, job_id=job.job_id))
     return changes
+
+
+def has_ended(job: Job) -> bool:
+    """Whether a job has no further run."""
+    return job.status in _ENDED
 
 
 def adopt(one: Wanted, job: Job) -> Change:
@@ -193,12 +200,12 @@ def _find(one: Wanted, jobs: Sequence[Job], default_tenant: str | None) -> Job |
     """The job with this name and tenant; one that has not ended is preferred."""
     tenant = one.job.tenant_id if one.has_tenant else default_tenant
     same = [job for job in jobs if job.name == one.name and tenant in (None, job.tenant_id)]
-    return min(same, key=lambda job: job.status == "COMPLETED", default=None)
+    return min(same, key=has_ended, default=None)
 
 
 def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
     at = one.job.schedule.at
-    if at is not None and at <= now and (found is None or found.status == "COMPLETED"):
+    if at is not None and at <= now and (found is None or has_ended(found)):
         return Change(verb=Verb.PASSED, name=one.name, wanted=one)
     if found is None:
         return Change(verb=Verb.CREATE, name=one.name, wanted=one)
@@ -209,7 +216,7 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
         if found.status == "PAUSED":
             note = "is paused"
         return Change(verb=verb, name=one.name, job_id=found.job_id, wanted=one, note=note)
-    if found.status == "COMPLETED":
+    if has_ended(found):
         return Change(
             verb=Verb.CREATE, name=one.name, wanted=one, note="the previous one has ended"
         )

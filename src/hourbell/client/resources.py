@@ -159,7 +159,8 @@ class Jobs(Part[R]):
         self,
         *,
         tenant_id: str | None = None,
-        status: str | None = None,
+        status: str | Sequence[str] | None = None,
+        late: bool | None = None,
         queue: str | None = None,
         type: str | None = None,
         name_prefix: str | None = None,
@@ -172,6 +173,7 @@ class Jobs(Part[R]):
         query = {
             "tenant_id": tenant_id,
             "status": status,
+            "late": None if late is None else str(late).lower(),
             "queue": queue,
             "type": type,
             "name_prefix": name_prefix,

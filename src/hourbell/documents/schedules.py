@@ -60,7 +60,7 @@ class WindowDocument(Document):
     starts_at = Field(Instant(), description="The first instant at which the job may run.")
     ends_at = Field(Instant(), description="The last instant at which the job may run.")
     max_runs = Field(
-        Integer(1, MAX_RUNS), description="After this many started runs the job is COMPLETED."
+        Integer(1, MAX_RUNS), description="After this many started runs the job is ENDED."
     )
 
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hourbell.model.executions import ExecutionStatus
 from hourbell.model.policies import (
     DEFAULT_CATCH_UP_LIMIT,
     DEFAULT_CATCH_UP_WINDOW_SECONDS,
@@ -98,12 +99,45 @@ class JobType(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """The state of a job."""
+    """The state of a job; that of a one-time job is the state of its execution."""
 
     SCHEDULED = "SCHEDULED"
+    QUEUED = "QUEUED"  # one-time, as the next three
+    RUNNING = "RUNNING"
+    AWAITING = "AWAITING"
+    RETRYING = "RETRYING"
     PAUSED = "PAUSED"
-    COMPLETED = "COMPLETED"  # its last run has ended
+    COMPLETED = "COMPLETED"  # one-time: it has succeeded
+    FAILED = "FAILED"  # one-time: it is a dead letter, or was one when that was purged
+    SKIPPED = "SKIPPED"  # one-time
+    ENDED = "ENDED"  # recurring: it has no further run, however its runs have ended
     CANCELLED = "CANCELLED"
+
+
+ACTIVE_STATUSES = frozenset(
+    {
+        JobStatus.SCHEDULED,
+        JobStatus.QUEUED,
+        JobStatus.RUNNING,
+        JobStatus.AWAITING,
+        JobStatus.RETRYING,
+    }
+)
+LIVE_STATUSES = ACTIVE_STATUSES | {JobStatus.PAUSED}
+
+# The status of a one-time job that is not paused, by the status of its execution.
+ONE_TIME_STATUSES = {
+    ExecutionStatus.SCHEDULED: JobStatus.SCHEDULED,
+    ExecutionStatus.QUEUED: JobStatus.QUEUED,
+    ExecutionStatus.RUNNING: JobStatus.RUNNING,
+    ExecutionStatus.AWAITING: JobStatus.AWAITING,
+    ExecutionStatus.RETRYING: JobStatus.RETRYING,
+    ExecutionStatus.SUCCEEDED: JobStatus.COMPLETED,
+    ExecutionStatus.DEAD: JobStatus.FAILED,
+    ExecutionStatus.SKIPPED: JobStatus.SKIPPED,
+    ExecutionStatus.CANCELLED: JobStatus.CANCELLED,
+    ExecutionStatus.SUPERSEDED: JobStatus.CANCELLED,
+}
 
 
 class OnDuplicate(StrEnum):
@@ -247,13 +281,18 @@ class Job(NewJob, frozen=True, kw_only=True):
     job_id: int
     status: JobStatus
     version: int  # bumped by every update, pause and resume
-    next_run_at: datetime | None  # None when paused or ended
+    next_run_at: datetime | None  # None while it is paused or a one-time job runs, and at its end
     created_at: datetime
     updated_at: datetime
     # What this version cannot read of the stored job, for people; None: it can read all of it.
     problem: str | None = None
     # The fields that it cannot read. They have their defaults, or a stand-in.
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in LIVE_STATUSES
 
 
 class Pause(msgspec.Struct, frozen=True):

@@ -61,7 +61,7 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 
     starts_at: datetime | None = None  # the first instant at which it may run
     ends_at: datetime | None = None  # the last
-    max_runs: int | None = None  # runs started; the job is then COMPLETED
+    max_runs: int | None = None  # runs started; the job is then ENDED
 
 
 class Timetable(msgspec.Struct, frozen=True):

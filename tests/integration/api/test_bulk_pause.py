@@ -111,7 +111,7 @@ async def test_a_running_one_time_job_is_left(api: Client, dispatch: PostgresDis
     assert len(await Hand(dispatch).claim()) == 1
     await api.created(one_time())
     assert (await api.post(PAUSE, {})).body == {"paused": 1, "left": 1, "next_page_token": None}
-    assert await status_of(api, running) == "SCHEDULED"
+    assert await status_of(api, running) == "RUNNING"
 
 
 async def test_a_job_that_another_transaction_has_locked_is_left_and_stops_no_others(

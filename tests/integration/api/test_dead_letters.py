@@ -142,13 +142,13 @@ async def test_a_one_time_job_is_listed_once_while_it_is_replayed_and_after(
         return [each["status"] for each in await api.pages(f"/api/v1/jobs?{query}")]
 
     for tenant in ("", "&tenant_id=acme"):
-        assert await statuses("page_size=9" + tenant) == ["SCHEDULED"]
-        assert await statuses("status=COMPLETED" + tenant) == []
+        assert await statuses("page_size=9" + tenant) == ["QUEUED"]
+        assert await statuses("status=FAILED" + tenant) == []
     (claimed,) = await hand.claim()
     await hand.settle(claimed, DEAD, "non_retryable")
     for tenant in ("", "&tenant_id=acme"):
-        assert await statuses("page_size=9" + tenant) == ["COMPLETED"]
-        assert await statuses("status=COMPLETED" + tenant) == ["COMPLETED"]
+        assert await statuses("page_size=9" + tenant) == ["FAILED"]
+        assert await statuses("status=FAILED" + tenant) == ["FAILED"]
 
 
 async def test_the_fence_goes_on_rising_and_the_retries_are_counted_anew(api: Client, hand: Hand):

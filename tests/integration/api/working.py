@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hourbell.dispatch import DEAD, RETRY, SUCCEEDED, Settlement
+from hourbell.dispatch import DEAD, RETRY, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.life.settlement import ACCEPTED
 from hourbell.model.executions import Claimed
 from integration.api.client import Client
 
@@ -25,10 +26,19 @@ class Hand:
         return await self._dispatch.claim(self._session, self._claims, 100)
 
     async def settle(self, claimed: Claimed, kind: int, reason: str | None = None) -> None:
-        delay = 3600.0 if kind == RETRY else None
-        error = None if kind == SUCCEEDED else f"{reason}!"
+        delay = 3600.0 if kind in (RETRY, ACCEPTED) else None
+        error = None if reason is None else f"{reason}!"
+        token = f'"{"00" * 32}"' if kind == ACCEPTED else None
         one = Settlement(
-            claimed.execution_id, claimed.fence, kind, 1, 2, delay, reason, error=error
+            claimed.execution_id,
+            claimed.fence,
+            kind,
+            1,
+            2,
+            delay,
+            reason,
+            error=error,
+            result=token,
         )
         assert await self._dispatch.settle(self._session, [one]) == []
 

@@ -309,7 +309,7 @@ async def test_notifications_are_no_jobs_to_be_listed_or_counted(still: Engine) 
     assert len(await told(still)) == 2
     listed = [job.job_id for job in (await list_jobs(still)).items]
     assert listed == sorted((job.job_id for job in (first, second, third, fourth)), reverse=True)
-    wanted = JobFilter(tenant_id="default", status=JobStatus.COMPLETED)
+    wanted = JobFilter(tenant_id="default", statuses=frozenset({JobStatus.COMPLETED}))
     by_tenant = await list_jobs(still, wanted)
     assert {job.job_id for job in by_tenant.items} == {first.job_id, second.job_id}
 

@@ -311,12 +311,12 @@ async def test_a_deadline_after_the_end_of_the_calendar_is_refused(still: Engine
 # Windows and numbers of runs.
 
 
-async def test_a_job_with_three_runs_has_three_and_is_completed(still: Engine) -> None:
+async def test_a_job_with_three_runs_has_three_and_has_ended(still: Engine) -> None:
     job = await create(still, recurring("*/10 * * * * *", window={"max_runs": 3}))
     for moment in ("10:00:41", "10:00:51", "10:01:01", "10:01:11", "10:02:01"):
         await passes(still, moment)
     assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 3
-    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert (await get_job(still, job.job_id)).status is JobStatus.ENDED
     assert await still.database.value("select count(*) from hourbell.live") == 0
     assert await still.database.value("select count(*) from hourbell.memberships") == 0
 
@@ -331,7 +331,7 @@ async def test_runs_that_are_due_together_do_not_exceed_the_number_of_runs(still
         ("SKIPPED", "max_runs"),
         ("SKIPPED", "max_runs"),
     ]
-    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert (await get_job(still, job.job_id)).status is JobStatus.ENDED
 
 
 async def test_retries_and_runs_given_back_do_not_count_as_runs(still: Engine) -> None:
@@ -362,7 +362,7 @@ async def test_a_job_whose_limit_of_runs_is_lowered_below_what_it_has_had_comple
     await update_job(still, job.job_id, {"schedule": {"max_runs": 2}}, Write())
     await one_round(still, at("10:04"))
     assert await hand.run_all() == []
-    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert (await get_job(still, job.job_id)).status is JobStatus.ENDED
 
 
 async def test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhile(
@@ -384,16 +384,16 @@ async def test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhi
     with pytest.raises(Conflict):
         await change
     await hand.run_all()
-    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert (await get_job(still, job.job_id)).status is JobStatus.ENDED
 
 
-async def test_a_job_ends_with_its_window_and_is_completed(still: Engine) -> None:
+async def test_a_job_ends_with_its_window(still: Engine) -> None:
     job = await create(still, recurring(window={"ends_at": at("10:03").isoformat()}))
     await minutes_pass(still, 1, 5)
     assert await history(still, job.job_id) == [
         Fate(at(f"10:0{minute}"), "SUCCEEDED") for minute in (1, 2, 3)
     ]
-    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert (await get_job(still, job.job_id)).status is JobStatus.ENDED
     assert await still.database.value("select count(*) from hourbell.memberships") == 0
 
 

@@ -1,9 +1,15 @@
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from hourbell.engine.codes import JOB_STATUSES
+from hourbell.model.executions import ExecutionStatus
 from hourbell.model.jobs import (
+    ONE_TIME_STATUSES,
+    JobStatus,
     JobType,
     NewJob,
     SentSpec,
@@ -19,6 +25,7 @@ from hourbell.model.jobs import (
 from hourbell.model.policies import Backoff, Delivery, Misfire, Overlap, Priority, RetryPolicy
 from hourbell.model.schedules import Cron, Every, Once, Window
 
+DOCS = Path(__file__).parents[3] / "docs"
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 SMALLEST = NewJob(
     name="remind",
@@ -196,3 +203,28 @@ def test_a_header_that_cannot(name: str, value: str):
 def test_a_header_in_two_spellings_is_found():
     assert repeated_header({"X-A": 1, "X-B": 1}) is None
     assert repeated_header({"X-A": 1, "x-a": 1}) == "x-a"
+
+
+def test_the_docs_say_which_status_a_one_time_job_has():
+    page = (DOCS / "concepts.md").read_text()
+    table = page.partition("| execution | job |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"^\| (\w+) \| (\w+) \|$", table, re.MULTILINE)) == {
+        execution.value: job.value for execution, job in ONE_TIME_STATUSES.items()
+    }
+
+
+def test_every_execution_status_but_that_of_an_attempt_is_a_job_status():
+    assert set(ExecutionStatus) - set(ONE_TIME_STATUSES) == {ExecutionStatus.FAILED}
+    assert set(ONE_TIME_STATUSES.values()) == set(JobStatus) - {JobStatus.PAUSED, JobStatus.ENDED}
+    assert [ended for ended, job in ONE_TIME_STATUSES.items() if job is JobStatus.COMPLETED] == [
+        ExecutionStatus.SUCCEEDED
+    ]
+
+
+def test_the_diagram_in_the_docs_has_the_stored_statuses():
+    page = (DOCS / "architecture.md").read_text()
+    (diagram,) = [
+        part for part in re.findall(r"```mermaid\n(.*?)```", page, re.DOTALL) if "ENDED" in part
+    ]
+    drawn = re.findall(r"^ +(\[\*\]|\w+) --> (\w+):", diagram, re.MULTILINE)
+    assert {to for _, to in drawn} == {status.value for status in JOB_STATUSES}

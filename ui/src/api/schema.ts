@@ -535,7 +535,7 @@ export interface components {
         Job: {
             job_id: string;
             /** @enum {unknown} */
-            status: "SCHEDULED" | "PAUSED" | "COMPLETED" | "CANCELLED";
+            status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "RETRYING" | "PAUSED" | "COMPLETED" | "FAILED" | "SKIPPED" | "ENDED" | "CANCELLED";
             version: number;
             next_run_at: string | null;
             tenant_id: string;

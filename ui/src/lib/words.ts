@@ -14,12 +14,23 @@ export type StatusName =
   | "SKIPPED"
   | "SUPERSEDED"
   | "PAUSED"
-  | "COMPLETED";
+  | "COMPLETED"
+  | "ENDED";
 
 export const LIVE: StatusName[] = ["SCHEDULED", "QUEUED", "RUNNING", "AWAITING", "RETRYING"];
 export const FATES: StatusName[] = ["SUCCEEDED", "DEAD", "CANCELLED", "SKIPPED", "SUPERSEDED"];
 export const EXECUTION_STATUSES: StatusName[] = [...LIVE, ...FATES];
-export const JOB_STATUSES: StatusName[] = ["SCHEDULED", "PAUSED", "COMPLETED", "CANCELLED"];
+/** A one-time job is in the status of its execution; only a schedule can be ENDED. */
+export const JOB_STATUSES: StatusName[] = [...LIVE, "PAUSED", "COMPLETED", "FAILED", "SKIPPED", "ENDED", "CANCELLED"];
+
+export function hasEnded(job: { status: string }): boolean {
+  return ["COMPLETED", "FAILED", "SKIPPED", "ENDED", "CANCELLED"].includes(job.status);
+}
+
+/** Whether a pause may succeed: a one-time job that has been admitted meanwhile answers that it is underway. */
+export function canBePaused(job: { status: string }): boolean {
+  return ["SCHEDULED", "QUEUED", "RETRYING"].includes(job.status);
+}
 
 export function capital(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);

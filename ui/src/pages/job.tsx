@@ -12,7 +12,7 @@ import { differences } from "../lib/patch";
 import { useSettings } from "../lib/settings";
 import { duration, knownZone, timeOfDay, zoneFor, zoneName } from "../lib/time";
 import { useParams } from "../lib/url";
-import { actionWords, DELIVERY_WORDS, MISFIRE_WORDS, operationWords, OVERLAP_WORDS, retryWords, scheduleWords, span, statusWord, waitWords } from "../lib/words";
+import { actionWords, DELIVERY_WORDS, hasEnded, MISFIRE_WORDS, operationWords, OVERLAP_WORDS, retryWords, scheduleWords, span, statusWord, waitWords } from "../lib/words";
 import { Button, ButtonLink, Can, Code, CopyButton, Empty, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Tabs } from "../parts/fields";
 import { Menu } from "../parts/overlays";
@@ -43,7 +43,7 @@ function Content({ job }: { job: Job }) {
   const can = useCan();
   const tab = ["definition", "versions", "audit"].includes(params.get("tab") ?? "") ? (params.get("tab") as string) : "runs";
   const path = `/jobs/${job.job_id}`;
-  const ended = job.status === "CANCELLED" || job.status === "COMPLETED";
+  const ended = hasEnded(job);
   const zone = job.schedule.timezone;
   useShortcuts({
     r: () => can("run_job") && !ended && setAct("run"),
@@ -212,10 +212,10 @@ function History({ job }: { job: Job }) {
 }
 
 function Upcoming({ job }: { job: Job }) {
-  const read = useApi<NextRuns>(`/api/v1/jobs/${job.job_id}/next-runs`, { count: 10 }, { everySeconds: 60, enabled: job.status === "SCHEDULED" });
+  const read = useApi<NextRuns>(`/api/v1/jobs/${job.job_id}/next-runs`, { count: 10 }, { everySeconds: 60, enabled: job.next_run_at !== null });
   return (
     <Panel title="Next 10 runs" actions={<Muted>{scheduleWords(job.schedule)}, {job.schedule.timezone}</Muted>}>
-      {job.status !== "SCHEDULED" ? (
+      {job.next_run_at === null ? (
         <Empty>{job.status === "PAUSED" ? "No runs while it is paused." : "It has no further runs."}</Empty>
       ) : (
         <Reading of={read} what="next runs" rows={6}>

@@ -7,7 +7,7 @@ import { useApi, useCan, useMe } from "../api/hooks";
 import type { Job, Page, Queue, Tenant } from "../api/types";
 import { change, useSettings } from "../lib/settings";
 import { useParams } from "../lib/url";
-import { actionWords, JOB_STATUSES, scheduleWords, statusWord } from "../lib/words";
+import { actionWords, canBePaused, hasEnded, JOB_STATUSES, scheduleWords, statusWord } from "../lib/words";
 import { Button, ButtonLink, Can, Empty, Muted, PageHead, Panel, Reading, Short, styles as parts, Time } from "../parts/basics";
 import { Chips, Select } from "../parts/fields";
 import { Dialog, Menu } from "../parts/overlays";
@@ -46,9 +46,9 @@ export function Jobs() {
       items={[
         { label: "Why?", href: `/jobs/${job.job_id}` },
         { label: "Run now…", act: () => setAct({ what: "run", job }), hidden: !can("run_job") || job.status === "CANCELLED" },
-        { label: "Pause…", act: () => setAct({ what: "pause", job }), hidden: !can("pause_job") || job.status !== "SCHEDULED" },
+        { label: "Pause…", act: () => setAct({ what: "pause", job }), hidden: !can("pause_job") || !canBePaused(job) },
         { label: "Resume…", act: () => setAct({ what: "resume", job }), hidden: !can("resume_job") || job.status !== "PAUSED" },
-        { label: "Edit", href: `/jobs/${job.job_id}/edit`, hidden: !can("update_job") || ["COMPLETED", "CANCELLED"].includes(job.status) },
+        { label: "Edit", href: `/jobs/${job.job_id}/edit`, hidden: !can("update_job") || hasEnded(job) },
         { label: "Copy definition…", act: () => setAct({ what: "copy", job }) },
         { label: "Delete…", act: () => setAct({ what: "delete", job }), red: true, hidden: !can("delete_job") || job.status === "CANCELLED" },
       ]}
@@ -80,13 +80,13 @@ export function Jobs() {
         clear={() => navigate("/jobs")}
       />
       <Panel flush label="Jobs">
-        {(selected.size > 0 || (filtered && can("create_operation") && !filter.type && filter.status !== "CANCELLED" && filter.status !== "COMPLETED" && rows.length > 0)) && (
+        {(selected.size > 0 || (filtered && can("create_operation") && !filter.type && !(filter.status && hasEnded({ status: filter.status })) && rows.length > 0)) && (
           <div className={s.selection}>
             {selected.size > 0 ? (
               <>
                 <b>{selected.size} selected</b>
                 <Can op="pause_job">
-                  <Button small onClick={() => setAct({ what: "pause", job: someRows[0] as Job, selected: true })} disabled={!someRows.some((job) => job.status === "SCHEDULED")}>
+                  <Button small onClick={() => setAct({ what: "pause", job: someRows[0] as Job, selected: true })} disabled={!someRows.some(canBePaused)}>
                     Pause…
                   </Button>
                 </Can>
@@ -107,7 +107,7 @@ export function Jobs() {
                     Pause all…
                   </Button>
                 )}
-                {filter.status !== "SCHEDULED" && (
+                {(!filter.status || filter.status === "PAUSED") && (
                   <Button small onClick={() => setMany("resume")}>
                     Resume all…
                   </Button>
@@ -158,7 +158,7 @@ function Acts({ act, jobs, close, done }: { act: Act; jobs: Job[]; close: () => 
     case "run":
       return <RunJob job={act.job} close={close} />;
     case "pause":
-      return <PauseJob jobs={jobs.filter((job) => job.status === "SCHEDULED")} close={close} done={done} />;
+      return <PauseJob jobs={jobs.filter(canBePaused)} close={close} done={done} />;
     case "resume":
       return <ResumeJob jobs={jobs.filter((job) => job.status === "PAUSED")} close={close} done={done} />;
     case "delete":

@@ -6,6 +6,7 @@ import {
   Clock,
   Diamond,
   FastForward,
+  Flag,
   Hourglass,
   Pause,
   Play,
@@ -25,6 +26,7 @@ const ICONS: Record<string, LucideIcon> = {
   RETRYING: RotateCw,
   SUCCEEDED: CheckCircle2,
   COMPLETED: CheckCircle2,
+  ENDED: Flag,
   FAILED: AlertCircle,
   DEAD: Skull,
   CANCELLED: Ban,
@@ -36,7 +38,7 @@ const ICONS: Record<string, LucideIcon> = {
 /** A status as an icon and a word, never only as a colour. */
 export function Status({ status, detail }: { status: string; detail?: string | null }) {
   const Icon = ICONS[status] ?? Clock;
-  const colour = status === "COMPLETED" ? "succeeded" : status.toLowerCase();
+  const colour = ({ COMPLETED: "succeeded", ENDED: "cancelled" } as Record<string, string>)[status] ?? status.toLowerCase();
   const word = detail ? `${statusWord(status)}: ${detail}` : statusWord(status);
   return (
     <span className={s.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)` } as React.CSSProperties} title={word}>

@@ -104,7 +104,7 @@ def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:
     """When the grace of an occurrence ends; None if it is not expected."""
     if expected is None or seen.status in (JobStatus.PAUSED, JobStatus.CANCELLED):
         return None
-    if seen.status is JobStatus.COMPLETED and expected > seen.updated_at:
+    if seen.status is JobStatus.ENDED and expected > seen.updated_at:
         return None  # it has used up its runs
     return expected + seen.grace
 

@@ -114,7 +114,7 @@ async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[in
 
 
 async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Delete fully planned memberships; jobs without further occurrences become COMPLETED."""
+    """Delete fully planned memberships; jobs without further occurrences become ENDED."""
     async with committing("end.before_commit", "end.after_commit"):
         with translate_epoch_errors():
             ended = await engine.database.value(_END, *epoch_args(term), now, _MAX_TIMETABLES)

@@ -37,7 +37,7 @@ from hourbell.engine.operations.change import (
 from hourbell.engine.operations.idempotency import Idempotent, Write, store_answer, write_row
 from hourbell.engine.views.jobs import JobFilter, list_jobs, recorded_under
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
-from hourbell.model.jobs import Job, JobStatus, Pause
+from hourbell.model.jobs import ACTIVE_STATUSES, Job, JobStatus, Pause
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
@@ -60,8 +60,8 @@ class BulkChanged(msgspec.Struct, frozen=True):
 async def pause_jobs(
     engine: Engine, selection: JobSelection, pause: Pause, write: Write
 ) -> BulkChanged:
-    """Pause the scheduled jobs that are selected."""
-    selected = _Selected(engine, selection, JobStatus.SCHEDULED)
+    """Pause the selected jobs that are neither paused nor ended."""
+    selected = _Selected(engine, selection, ACTIVE_STATUSES)
     owner = await recorded_under(engine, selection.tenant_id)
     return await _change_selected(engine, selected, owner, write, PAUSE, decide_pause(pause), pause)
 
@@ -70,7 +70,7 @@ async def resume_jobs(
     engine: Engine, selection: JobSelection, reason: str | None, write: Write
 ) -> BulkChanged:
     """Resume the paused jobs that are selected; `reason`: only those paused with this reason."""
-    selected = _Selected(engine, selection, JobStatus.PAUSED, reason)
+    selected = _Selected(engine, selection, frozenset({JobStatus.PAUSED}), reason)
     owner = await recorded_under(engine, selection.tenant_id)
     return await _change_selected(engine, selected, owner, write, RESUME, decide_resume)
 
@@ -100,7 +100,7 @@ class _Selected:
         self,
         engine: Engine,
         selection: JobSelection,
-        status: JobStatus,
+        statuses: frozenset[JobStatus],
         reason: str | None = None,
     ) -> None:
         if selection.tenant_id is not None:
@@ -108,7 +108,7 @@ class _Selected:
         self._engine = engine
         self._wanted = JobFilter(
             tenant_id=selection.tenant_id,
-            status=status,
+            statuses=statuses,
             queue=selection.queue,
             label=selection.label,
         )

@@ -52,7 +52,7 @@ from hourbell.engine.views.pages import (
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import operation_text
 from hourbell.model.instants import format_instant
-from hourbell.model.jobs import DEFAULT_TENANT, JobStatus, Pause
+from hourbell.model.jobs import ACTIVE_STATUSES, DEFAULT_TENANT, JobStatus, Pause
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
@@ -241,7 +241,7 @@ def jobs_wanted(act: Act, selected: JobSelector) -> JobFilter:
     """The jobs that an operation can change."""
     return JobFilter(
         tenant_id=selected.tenant_id,
-        status=JobStatus.SCHEDULED if act == "pause" else JobStatus.PAUSED,
+        statuses=ACTIVE_STATUSES if act == "pause" else frozenset({JobStatus.PAUSED}),
         queue=selected.queue,
         label=selected.label,
         name_prefix=selected.name_prefix,

@@ -24,7 +24,7 @@ import msgspec
 
 from hourbell.documents.changes import parse_changes
 from hourbell.documents.schedules import timetable_of
-from hourbell.engine.codes import JOB_STATUSES, MISFIRES, OVERLAPS, notifies
+from hourbell.engine.codes import MISFIRES, OVERLAPS, job_status_code, notifies
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
@@ -50,7 +50,15 @@ from hourbell.model.errors import (
 )
 from hourbell.model.executions import Reason
 from hourbell.model.ids import job_text
-from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, Pause, encode_job
+from hourbell.model.jobs import (
+    ACTIVE_STATUSES,
+    Job,
+    JobChanges,
+    JobStatus,
+    NewJob,
+    Pause,
+    encode_job,
+)
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.queries import queries
@@ -172,11 +180,12 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
 def decide_resume(job: Job, now: datetime) -> DesiredJob | None:
     """Resumes a job that is paused."""
     require_active(job)
+    if job.status is not JobStatus.PAUSED:
+        return None
     if not isinstance(job.schedule, Once):
         require_readable(job, RUN_FIELDS.intersection(job.unreadable))
     # Nothing of the schedule is queued; runs requested meanwhile continue.
-    scheduled = JobStatus.SCHEDULED
-    return None if job.status is scheduled else DesiredJob(definition_of(job), scheduled, None)
+    return DesiredJob(definition_of(job), JobStatus.SCHEDULED, None)
 
 
 async def delete_job(
@@ -185,9 +194,7 @@ async def delete_job(
     """End a job and keep its history. Running executions finish, or are asked to stop."""
 
     def decide(job: Job, now: datetime) -> DesiredJob | None:
-        if job.status in (JobStatus.CANCELLED, JobStatus.COMPLETED) and isinstance(
-            job.schedule, Once
-        ):
+        if isinstance(job.schedule, Once) and not job.is_live:
             return None
         cancelled = JobStatus.CANCELLED
         if job.status is cancelled and not cancel_running:
@@ -347,8 +354,8 @@ class Change:
     def _argument(self, desired: DesiredJob) -> str:
         row = _ChangeRow(
             seen_version=self._seen.version,
-            seen_status=JOB_STATUSES.index(self._seen.status),
-            status=JOB_STATUSES.index(desired.status),
+            seen_status=job_status_code(self._seen.status),
+            status=job_status_code(desired.status),
             outdated=desired.outdates,
             cancels=desired.cancels,
             definition=self._definition,
@@ -374,16 +381,23 @@ class Change:
 
 def _changed(seen: Job, desired: DesiredJob, now: datetime) -> Job:
     """The job after the change."""
-    new, scheduled = desired.job, desired.status is JobStatus.SCHEDULED
-    ends = isinstance(new.schedule, Once) and desired.status is JobStatus.CANCELLED
+    new, status, next_run_at = desired.job, desired.status, None
+    once = isinstance(new.schedule, Once)
+    if status in ACTIVE_STATUSES:
+        next_run_at = next_run(new, seen.job_id, now)
+        if once and new.schedule == seen.schedule and seen.next_run_at is not None:
+            next_run_at = seen.next_run_at  # a retry keeps its time
+    if once and next_run_at is not None and status is not JobStatus.RETRYING:
+        status = JobStatus.SCHEDULED if next_run_at > now else JobStatus.QUEUED
+    ends = once and status is JobStatus.CANCELLED
     return Job(
         **msgspec.structs.asdict(new),
         problem=None if desired.redefines else seen.problem,
         unreadable=() if desired.redefines else seen.unreadable,
         job_id=seen.job_id,
-        status=desired.status,
+        status=status,
         version=seen.version if ends else seen.version + 1,
-        next_run_at=next_run(new, seen.job_id, now) if scheduled else None,
+        next_run_at=next_run_at,
         created_at=seen.created_at,
         updated_at=now,
     )
@@ -542,5 +556,5 @@ def require_readable(job: Job, needed: Collection[str]) -> None:
 
 def require_active(job: Job) -> None:
     """Raise JobNotActive if the job has ended."""
-    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+    if not job.is_live:
         raise JobNotActive(job_text(job.job_id), job.status)

@@ -23,7 +23,7 @@ import asyncpg
 import msgspec
 
 from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
-from hourbell.engine.codes import CANCELLED
+from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
@@ -51,7 +51,7 @@ from hourbell.model.errors import Conflict, DuplicateJob, NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
 from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
-from hourbell.model.jobs import UNREADABLE_ERRORS, NewJob, decode_job
+from hourbell.model.jobs import UNREADABLE_ERRORS, JobStatus, NewJob, decode_job
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
@@ -266,7 +266,7 @@ async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception
         return ConcurrentChange()  # another request was first; the next read shows its effect
     if row["job"] is not None:
         job = await connection.fetchrow(_J["recurring"], [row["job"]])
-        if job is None or job["status"] == CANCELLED:
+        if job is None or JOB_STATUSES[job["status"]] is JobStatus.CANCELLED:
             deleted = job_text(letter.job_id)
             return Conflict(f"{number} cannot be replayed: its job {deleted} was deleted.")
         if await connection.fetchval(_Q["occurrence_lives"], letter.execution_id):

@@ -61,7 +61,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 f"{job_text(job.job_id)} runs once. A monitor watches a RECURRING job; use"
                 " notifications to learn the outcome of this one."
             )
-        if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+        if not job.is_live:
             raise JobNotActive(job_text(job.job_id), job.status)
         if new.secrets is SecretsCheck.REQUIRED:
             required = required_by_webhook("", new.url, new.headers)

@@ -183,7 +183,7 @@ async def _insert_runs(
 async def _run_one_time_now(
     engine: Engine, job: Job, tenant: int, now: datetime, write: Write, spec: str | None
 ) -> Requested:
-    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+    if not job.is_live:
         raise JobNotActive(job_text(job.job_id), job.status)
     requested = Requested([job.job_id])
     row = await engine.database.row(

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from hourbell.documents.schedules import first_run, timetable_of
-from hourbell.engine.codes import COMPLETED, JOB_STATUSES, PAUSED, SCHEDULED
+from hourbell.engine.codes import FATES, JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
@@ -29,9 +29,12 @@ from hourbell.engine.views.pages import (
     walk,
 )
 from hourbell.model.errors import NotFound
+from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import (
     DEFAULT_TENANT,
+    LIVE_STATUSES,
+    ONE_TIME_STATUSES,
     Job,
     JobStatus,
     JobType,
@@ -51,7 +54,10 @@ _C = queries("calendars")
 _UNREADABLE_SCHEDULE = Cron("(unreadable)")
 _UNREADABLE_ACTION = TaskAction(name="unreadable")
 _FAR = datetime.max.replace(tzinfo=UTC)
-_LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
+_LISTED = frozenset(JobStatus) - {JobStatus.CANCELLED}  # statuses of a list that names none
+_WAITING = frozenset({JobStatus.SCHEDULED, JobStatus.QUEUED, JobStatus.RETRYING})
+_LEASED = frozenset({JobStatus.RUNNING, JobStatus.AWAITING})
+_LATE_SECONDS = 60  # waiting for longer than this
 NO_TENANT = -1  # no tenant has this id
 _PARTS = (JobType.RECURRING, JobType.ONE_TIME)  # of a list by name, in this order
 _FEW_TENANTS = 1_000  # the jobs of this many tenants can be searched tenant by tenant,
@@ -78,7 +84,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list; None: no restriction."""
 
     tenant_id: str | None = None
-    status: JobStatus | None = None  # None: any but CANCELLED
+    statuses: frozenset[JobStatus] | None = None  # any of these; None: any but CANCELLED
+    late: bool = False  # one-time jobs that are QUEUED for more than a minute
     queue: str | None = None
     type: JobType | None = None
     name_prefix: str | None = None
@@ -99,7 +106,8 @@ async def find_jobs(engine: Engine, job_ids: Sequence[int], now: datetime) -> li
     found = await skip_excluded(engine, [recurring_job(row, now) for row in rows], now)
     if len(found) == len(job_ids):
         return found
-    return found + [_one_time(row) for row in await engine.database.fetch(_J["one_time"], job_ids)]
+    rows = await engine.database.fetch(_J["one_time"], job_ids, now)
+    return found + [_one_time(row) for row in rows]
 
 
 async def list_jobs(
@@ -193,10 +201,11 @@ async def _sources(
         which: int | Sequence[int] | None,
         make: Callable[[asyncpg.Record], Any],
         by_tenants: bool,
+        *states: object,
     ) -> PageSource[int]:
         """What a list contributes; `by_tenants`: there is another way if it meets few that are wanted."""
         statement = statements.of_all if tenant is None else statements.of_tenant
-        args = (size + 1, MAX_SCANNED_ROWS, which, *rest, *of_tenant)
+        args = (size + 1, MAX_SCANNED_ROWS, which, *rest, *states, *of_tenant)
         found = page_source(await walk(engine, statement, before, *args), size + 1, by_id, make)
         floor = found.floor
         if tenant is not None or not by_tenants or floor is None or len(found.found) > size:
@@ -204,33 +213,48 @@ async def _sources(
         if not await engine.database.value(_J["few_tenants"], _FEW_TENANTS):
             return found
         most = max(size + 1, _SCANNED_BY_TENANTS)
-        args = (size + 1, most, which, *rest)
+        args = (size + 1, most, which, *rest, *states)
         rows = await walk(engine, statements.by_tenants, floor, *args)
         more = page_source(rows, size + 1, by_id, make, most)
         return PageSource(found.found | more.found, more.floor)
 
-    status, sources = wanted.status, []
-    code = None if status is None else JOB_STATUSES.index(status)
+    statuses, sources = _LISTED if wanted.statuses is None else wanted.statuses, []
+    if wanted.late:
+        statuses &= {JobStatus.QUEUED}
     end = None if wanted.name_prefix is None else after_prefix(wanted.name_prefix)
+    codes: list[int | None] = [
+        number for number, status in enumerate(JOB_STATUSES) if status in statuses
+    ]
+    if wanted.statuses is None and not wanted.late and (tenant is None or end is not None):
+        codes = [None]  # any but cancelled; only the index of a tenant's jobs is by status
     if wanted.type is JobType.ONE_TIME:
         pass
     elif end and await _are_few(engine, wanted.name_prefix, end):
-        by_name = (before, size + 1, MAX_SCANNED_ROWS, code, *rest, tenant, end)
-        rows = await walk(engine, _J["list_recurring_named"], *by_name)
-        sources.append(page_source(rows, size + 1, by_id, recurring))
+        for code in codes:
+            by_name = (before, size + 1, MAX_SCANNED_ROWS, code, *rest, tenant, end)
+            rows = await walk(engine, _J["list_recurring_named"], *by_name)
+            sources.append(page_source(rows, size + 1, by_id, recurring))
     else:
-        # The index of a tenant's jobs is by status.
-        codes = _LISTED if code is None and tenant is not None else [code]
-        for each in codes:
-            sources.append(await look(_RECURRING, each, recurring, each is not None))
+        for code in codes:
+            sources.append(await look(_RECURRING, code, recurring, code is not None))
     if wanted.type is not JobType.RECURRING:
-        statuses = _LISTED if status is None else (JOB_STATUSES.index(status),)
-        if status is JobStatus.PAUSED:
-            args = (before, size + 1, MAX_SCANNED_ROWS, statuses, *rest, tenant)
-            rows = await walk(engine, _J["list_one_time_paused"], *args)
+        now = await engine.clock.now()
+        live = statuses & LIVE_STATUSES
+        fates = [number for number, fate in enumerate(FATES) if ONE_TIME_STATUSES[fate] in statuses]
+        # Those of which there is a table are few among many others.
+        few = (before, size + 1, MAX_SCANNED_ROWS, sorted(live), *rest, tenant)
+        if live and live <= _LEASED:
+            rows = await walk(engine, _J["list_one_time_running"], *few)
             sources.append(page_source(rows, size + 1, by_id, one_time))
-        else:
-            sources.append(await look(_ONE_TIME, statuses, one_time, True))
+            live = frozenset()
+        elif live == {JobStatus.PAUSED}:
+            rows = await walk(engine, _J["list_one_time_paused"], *few)
+            sources.append(page_source(rows, size + 1, by_id, one_time))
+            live = frozenset()
+        if live or fates:
+            exact = None if live == LIVE_STATUSES else sorted(live)
+            late = now - timedelta(seconds=_LATE_SECONDS) if wanted.late else None
+            sources.append(await look(_ONE_TIME, fates, one_time, True, exact, now, late))
     return sources
 
 
@@ -260,10 +284,9 @@ async def recorded_under(engine: Engine, name: str | None) -> str:
 async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
     """A job and its next runs as currently known: none when it is paused or has ended."""
     job = await get_job(engine, job_id)
-    if job.status is not JobStatus.SCHEDULED:
+    if job.next_run_at is None:
         return job, []
     if isinstance(job.schedule, Once):
-        assert job.next_run_at is not None
         local = job.next_run_at.astimezone(shown_in(job.schedule.timezone))
         return job, [NextRun(job.next_run_at, local, "")]
     after = await engine.clock.now()
@@ -390,14 +413,19 @@ def next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
 
 def _one_time(row: asyncpg.Record) -> Job:
     created = created_at(row["id"])
-    status = JOB_STATUSES[row["status"]]
+    if row["fate"] is not None:
+        status = ONE_TIME_STATUSES[FATES[row["fate"]]]
+    elif row["in_paused"]:
+        status = JobStatus.PAUSED
+    else:
+        status = ONE_TIME_STATUSES[ExecutionStatus(row["status"])]
     return _job(
         row,
         name="unreadable",
         type=JobType.ONE_TIME,
         schedule=Once(row["run_at"]),
         status=status,
-        next_run_at=row["run_at"] if status is JobStatus.SCHEDULED else None,
+        next_run_at=row["run_at"] if status in _WAITING else None,
         created_at=created,
         updated_at=row["recorded_at"] or row["updated_at"] or created,
     )

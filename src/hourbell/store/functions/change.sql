@@ -10,7 +10,7 @@
 create or replace function hourbell.with_status(p_spec text, p_status smallint, p_pause json default null) returns json
 language sql immutable
 return coalesce(
-  hourbell.as_json(('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED'])[p_status + 1] || '",'
+  hourbell.as_json(('{"status":"' || (array['SCHEDULED', 'PAUSED', 'ENDED', 'CANCELLED'])[p_status + 1] || '",'
     || coalesce('"pause":' || p_pause || ',', '') || substr(p_spec, 2))),
   json_build_object('unreadable', p_spec));
 
@@ -289,7 +289,7 @@ create or replace function hourbell.complete_job(p_now timestamptz, p_job bigint
 language plpgsql as $$
 begin
   perform hourbell.end_planning(p_now, p_job);
-  update hourbell.jobs set status = hourbell.job_completed(), updated_at = p_now
+  update hourbell.jobs set status = hourbell.job_ended(), updated_at = p_now
   where id = p_job and status in (hourbell.job_scheduled(), hourbell.job_paused());
 end $$;
 

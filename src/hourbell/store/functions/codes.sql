@@ -20,7 +20,7 @@ create or replace function hourbell.job_scheduled() returns smallint
 language sql immutable parallel safe return 0::smallint;
 create or replace function hourbell.job_paused() returns smallint
 language sql immutable parallel safe return 1::smallint;
-create or replace function hourbell.job_completed() returns smallint
+create or replace function hourbell.job_ended() returns smallint
 language sql immutable parallel safe return 2::smallint;
 create or replace function hourbell.job_cancelled() returns smallint
 language sql immutable parallel safe return 3::smallint;

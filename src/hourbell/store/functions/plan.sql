@@ -149,7 +149,7 @@ begin
 end $$;
 
 -- Deletes memberships whose stretch is completely produced. A job whose last stretch it was has no further run:
--- COMPLETED.
+-- ENDED.
 -- The job is locked first, as by every change of a job. A job that another transaction is changing is left to the next
 -- round.
 create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int)
@@ -175,7 +175,7 @@ begin
   with gone as (
     delete from hourbell.memberships where ctid = any (places) and job = any (ours) returning job, version),
   completed as (
-    update hourbell.jobs as j set status = hourbell.job_completed(), updated_at = p_now
+    update hourbell.jobs as j set status = hourbell.job_ended(), updated_at = p_now
     from gone where j.id = gone.job and j.version = gone.version and j.status = hourbell.job_scheduled())
   select count(*) into gone from gone;
   return gone;

@@ -30,14 +30,14 @@ return case
     then 'QUEUED'  -- returned by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
--- The status of a one-time job, as in `jobs.status`; p_fate: how it ended, null: it has not.
-create or replace function hourbell.one_time_status(p_paused boolean, p_fate smallint) returns smallint
+-- Whether a list of one-time jobs shows one that has not ended. p_statuses: of jobs, null: any; p_due_by: only those
+-- that were due by then, null: all.
+create or replace function hourbell.is_listed(
+  p_status text, p_in_paused boolean, p_run_at timestamptz, p_statuses text[], p_due_by timestamptz
+) returns boolean
 language sql immutable
-return case
-  when p_fate in (hourbell.fate_cancelled(), hourbell.fate_superseded()) then hourbell.job_cancelled()
-  when p_fate is not null then hourbell.job_completed()
-  when p_paused then hourbell.job_paused()
-  else hourbell.job_scheduled() end;
+return coalesce(case when p_in_paused then 'PAUSED' else p_status end = any (p_statuses), true)
+  and coalesce(p_run_at <= p_due_by, true);
 
 -- How an execution ended; no row: it has not.
 create or replace function hourbell.end_of(

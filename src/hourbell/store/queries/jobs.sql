@@ -92,14 +92,17 @@ select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants 
 where j.id = any ($1)
 
 -- name: one_time
--- Those of the jobs $1 that are one-time jobs; recorded_at: if it has ended. (`offset 0`: look up by id only. The index
--- of one-time jobs begins with the tenant, and the planner may walk all of it.)
-select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, o.recorded_at,
-  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  hourbell.one_time_status(exists (select from hourbell.paused as h where h.id = e.id), o.fate) as status
+-- Those of the jobs $1 that are one-time jobs, with how they ended (recorded_at null: they have not) and where they are
+-- at $2. (`offset 0`: look up by id only. The index of one-time jobs begins with the tenant, and the planner may walk
+-- all of it.)
+select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, o.recorded_at, o.fate,
+  w.status, w.in_paused,
+  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from unnest($1::bigint[]) as wanted(id)
-cross join lateral (select * from hourbell.executions as e where e.id = wanted.id offset 0) as e
+cross join lateral (select e, e.* from hourbell.executions as e where e.id = wanted.id offset 0) as e
 left join lateral hourbell.end_of(e.id) as o on true
+cross join hourbell.slab_index(case when cardinality($1) = 1 then ($1)[1] end, true) as i
+left join lateral hourbell.location_of(e.e, i.ids, i.slabs, o.recorded_at is null, $2) as w on true
 where e.job is null
 
 -- name: requeue
@@ -176,49 +179,88 @@ from (
       and ($8::int is null or j.tenant = $8) and hourbell.is_wanted(j.spec, null, $7) offset 0) as j) as j
 order by j.id desc limit $2
 
+-- One-time jobs: $4 how they have ended (codes of fates); $8 the statuses of those that have not, null: any; $9 now;
+-- $10: QUEUED ones only if they were due by this, null: all.
+
 -- name: list_one_time
--- $4: the statuses, as in `jobs.status`. Runs of recurring jobs, which may be most of the rows, are not looked up.
+-- Runs of recurring jobs, which may be most of the rows, are not looked up.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
-    o.recorded_at, row_number() over (order by e.id desc) as pos,
-    e.job is null and e.origin = hourbell.origin_schedule() and h.status = any ($4)
-      and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, e.recorded_at, e.fate, w.status, w.in_paused,
+    row_number() over (order by e.id desc) as pos,
+    e.fits and (e.fate is not null or hourbell.is_listed(w.status, w.in_paused, e.run_at, $8, $10)) as wanted
   from (
-    select * from hourbell.executions where id < $1 order by id desc limit $3) as e
-  left join lateral hourbell.end_of(case when e.job is null then e.id end) as o on true
-  cross join lateral (select hourbell.one_time_status(
-    e.job is null and exists (select from hourbell.paused as h where h.id = e.id offset 0),
-      o.fate) as status) as h) as e
+    select e.e, e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant,
+      o.recorded_at, o.fate,
+      e.job is null and e.origin = hourbell.origin_schedule()
+        and (o.fate = any ($4) or o.fate is null and $8::text[] is distinct from '{}')
+        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as fits
+    from (select e, e.* from hourbell.executions as e where id < $1 order by id desc limit $3) as e
+    left join lateral hourbell.end_of(case when e.job is null then e.id end) as o on true) as e
+  cross join hourbell.slab_index(null, $8::text[] is distinct from '{}') as i
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits and e.fate is null, $9) as w on true) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
 -- name: list_one_time_of_tenant
--- For the tenant $8, as a range condition: only the index of one-time jobs begins with (tenant, id)
+-- For the tenant $11, as a range condition: only the index of one-time jobs begins with (tenant, id)
 -- in order.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
-    o.recorded_at, row_number() over (order by e.tenant desc, e.id desc) as pos,
-    e.job is null and e.origin = hourbell.origin_schedule() and h.status = any ($4)
-      and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, e.recorded_at, e.fate, w.status, w.in_paused,
+    row_number() over (order by e.tenant desc, e.id desc) as pos,
+    e.fits and (e.fate is not null or hourbell.is_listed(w.status, w.in_paused, e.run_at, $8, $10)) as wanted
   from (
-    select * from hourbell.executions
-    where job is null and (tenant, id) < ($8, $1) and tenant >= $8 order by tenant desc, id desc limit $3) as e
-  left join lateral hourbell.end_of(e.id) as o on true
-  cross join lateral (select hourbell.one_time_status(
-    exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
+    select e.e, e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant,
+      o.recorded_at, o.fate,
+      e.origin = hourbell.origin_schedule()
+        and (o.fate = any ($4) or o.fate is null and $8::text[] is distinct from '{}')
+        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as fits
+    from (
+      select e, e.* from hourbell.executions as e
+      where job is null and (tenant, id) < ($11, $1) and tenant >= $11 order by tenant desc, id desc limit $3) as e
+    left join lateral hourbell.end_of(e.id) as o on true) as e
+  cross join hourbell.slab_index(null, $8::text[] is distinct from '{}') as i
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits and e.fate is null, $9) as w on true) as e
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
+
+-- name: list_one_time_by_tenants
+-- As list_one_time, where few executions are one-time jobs: the newest $3 of them, found tenant by tenant.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, e.recorded_at, e.fate, w.status, w.in_paused, e.pos,
+    e.fits and (e.fate is not null or hourbell.is_listed(w.status, w.in_paused, e.run_at, $8, $10)) as wanted
+  from (
+    select e.e, e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant,
+      o.recorded_at, o.fate, w.pos,
+      e.origin = hourbell.origin_schedule()
+        and (o.fate = any ($4) or o.fate is null and $8::text[] is distinct from '{}')
+        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as fits
+    from (
+      select w.id, row_number() over (order by w.id desc) as pos
+      from (
+        select i.id from hourbell.tenants as t
+        cross join lateral (
+          select id from hourbell.executions
+          where job is null and (tenant, id) < (t.id, $1) and tenant >= t.id order by tenant desc, id desc limit $3
+        ) as i
+        order by i.id desc limit $3) as w) as w
+    cross join lateral (select e, e.* from hourbell.executions as e where e.id = w.id offset 0) as e
+    left join lateral hourbell.end_of(e.id) as o on true) as e
+  cross join hourbell.slab_index(null, $8::text[] is distinct from '{}') as i
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits and e.fate is null, $9) as w on true) as e
+where e.wanted or e.pos = $3
+order by e.id desc limit $2
 
 -- name: list_one_time_paused
 -- Of the tenant $8 (null: of all), in the status paused ($4), of which there is a table.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, hourbell.job_paused() as status,
-    null::timestamptz as recorded_at, h.pos,
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, null::timestamptz as recorded_at,
+    null::smallint as fate, null::text as status, true as in_paused, h.pos,
     e.job is null and e.origin = hourbell.origin_schedule() and ($8::int is null or e.tenant = $8)
-      and hourbell.job_paused() = any ($4) and ($5::smallint is null or e.queue = $5)
+      and 'PAUSED' = any ($4::text[]) and ($5::smallint is null or e.queue = $5)
       and hourbell.is_wanted(e.spec, $6, $7) as wanted
   from (
     select id, row_number() over (order by id desc) as pos
@@ -227,26 +269,29 @@ from (
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
--- name: list_one_time_by_tenants
--- As list_one_time, where few executions are one-time jobs: the newest $3 of them, found tenant by tenant.
+-- name: list_one_time_running
+-- Of the tenant $8 (null: of all), in the statuses $4: those that run, and those that their target has accepted, are
+-- found by their leases.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
-    o.recorded_at, w.pos,
-    e.origin = hourbell.origin_schedule() and h.status = any ($4)
-      and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  select (e.e).id, (e.e).run_at, (e.e).version, (e.e).spec, (e.e).updated_at, (e.e).tenant,
+    null::timestamptz as recorded_at, null::smallint as fate, e.status, false as in_paused, e.pos,
+    (e.e).job is null and (e.e).origin = hourbell.origin_schedule() and ($8::int is null or (e.e).tenant = $8)
+      and ($5::smallint is null or (e.e).queue = $5) and hourbell.is_wanted((e.e).spec, $6, $7) as wanted
   from (
-    select w.id, row_number() over (order by w.id desc) as pos
+    select e.e, l.status, row_number() over (order by l.id desc) as pos
     from (
-      select i.id from hourbell.tenants as t
-      cross join lateral (
-        select id from hourbell.executions
-        where job is null and (tenant, id) < (t.id, $1) and tenant >= t.id order by tenant desc, id desc limit $3) as i
-      order by i.id desc limit $3) as w) as w
-  cross join lateral (select * from hourbell.executions as e where e.id = w.id offset 0) as e
-  left join lateral hourbell.end_of(e.id) as o on true
-  cross join lateral (select hourbell.one_time_status(
-    exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
+      select i.id, s.status
+      from hourbell.leased as l
+      cross join lateral unnest(l.ids) as i(id)
+      cross join lateral (select case l.session
+        when hourbell.awaiting_session() then 'AWAITING' else 'RUNNING' end as status) as s
+      where i.id < $1 and s.status = any ($4::text[])
+      order by i.id desc offset 0) as l
+    cross join lateral (
+      select e from hourbell.executions as e where e.id = l.id
+        and not exists (select from hourbell.outcomes as o where o.id = e.id offset 0) offset 0) as e
+    limit $3) as e) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 

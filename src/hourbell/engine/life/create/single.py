@@ -96,7 +96,7 @@ async def _existing(engine: Engine, taken: KeyTaken, request: CreateRequest) -> 
     now = await engine.clock.now()
     tenant = await engine.tenant(request.tenant, now)
     job = await get_job(engine, taken.job_id)
-    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+    if not job.is_live:
         return None
     writing = Idempotent(engine, request.write, FAILPOINTS, request.tenant, now, Created)
     async for attempt in writing:
