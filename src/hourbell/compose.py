@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(component="process")
 
-_CONNECTIONS = 12
 _LISTENER_SECONDS = 2.0
 _REVIVE_SECONDS = 0.5  # how often a crashed embedded PostgreSQL is detected and restarted
 API_TIMEOUT_SECONDS = 5.0  # database timeout of API requests
@@ -197,11 +196,15 @@ async def open_database(settings: Settings) -> AsyncIterator[str]:
 async def open_engine(
     dsn: str,
     settings: Settings,
+    program: str,
     timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
     counts: EngineCounts | None = None,
 ) -> AsyncIterator[Engine]:
-    """An engine with its own connection pool; `counts` is shared with another engine of the process."""
-    database = await Database.open(dsn, _CONNECTIONS, timeout_seconds)
+    """An engine with its own connection pool, whose connections have the name `program`.
+
+    `counts` is shared with another engine of the process.
+    """
+    database = await Database.open(dsn, settings.pool_size, program, timeout_seconds)
     try:
         times = Times(
             horizon_seconds=settings.horizon_seconds,
@@ -240,7 +243,7 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
             await migrate(dsn)
         elif not await is_migrated(dsn):
             raise ConfigurationError(_NOT_MIGRATED)
-        yield await stack.enter_async_context(open_engine(dsn, settings))
+        yield await stack.enter_async_context(open_engine(dsn, settings, "hourbell command"))
 
 
 @asynccontextmanager
@@ -334,7 +337,10 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
         settings = msgspec.structs.replace(settings, lease_seconds=options.lease_seconds)
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(open_engine(dsn, settings))
+        own = _app_worker_settings(settings, app, options)
+        engine = await stack.enter_async_context(
+            open_engine(dsn, settings, f"hourbell {Role.WORKER} {own.name}")
+        )
         runner = await stack.enter_async_context(entered(app, options.pool_size))
         await declare_tasks(engine, declared_options(app))
         dispatch = PostgresDispatch(engine)
@@ -343,7 +349,7 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
         worker = Worker(
             dispatch,
             {TaskAction: runner},
-            _app_worker_settings(settings, app, options),
+            own,
             RunCounts(engine.metrics, clock.estimated_timestamp, clock.monotonic),
             engine.traces,
         )
@@ -470,7 +476,8 @@ async def running(
 
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(open_engine(dsn, settings))
+        program = f"hourbell {'up' if len(roles) > 1 else ','.join(roles)} {_process_name()}"
+        engine = await stack.enter_async_context(open_engine(dsn, settings, program))
         clock = DatabaseClock(engine.database)
         scheduler = Scheduler(engine) if Role.SCHEDULER in roles else None
         await clock.now()  # start delays, and timestamps of webhooks, are derived from this reading
@@ -498,7 +505,7 @@ async def running(
             # Its own pool: API requests may wait for locks, but must not delay leader and
             # worker.
             api_engine = await stack.enter_async_context(
-                open_engine(dsn, settings, API_TIMEOUT_SECONDS, engine.counts)
+                open_engine(dsn, settings, program, API_TIMEOUT_SECONDS, engine.counts)
             )
             _show_pool(api_engine, "api")
             if not local and not await has_admin(api_engine):
@@ -581,13 +588,17 @@ async def _keep_functions(engine: Engine) -> bool:
     return False
 
 
+def _process_name() -> str:
+    return f"{platform.node()}-{os.getpid()}"
+
+
 @asynccontextmanager
 async def _present(parts: Running, roles: Set[Role], actions: ActionRunners) -> AsyncIterator[None]:
     """Report every few seconds that this process is alive, within this context."""
     engine, scheduler = parts.engine, parts.scheduler
     clock = DatabaseClock(engine.database)
     number = uuid4() if scheduler is None else scheduler.leadership.node
-    node = Node(number, f"{platform.node()}-{os.getpid()}", sorted(roles))
+    node = Node(number, _process_name(), sorted(roles))
 
     async def report() -> bool:
         drift = await clock.drift_seconds()

@@ -52,6 +52,7 @@ Queues = Annotated[
         description="a comma-separated list of queue names, or * for all",
     ),
 ]
+PoolSize = Annotated[int, Meta(ge=2, le=1000, description="a number from 2 to 1000")]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
 Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
 CaFile = Annotated[Path, Meta(description="the path of a file with certificates")]
@@ -87,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ledger_days: Days = 30  # how long ended executions are kept
     log_level: LogLevel = "info"  # for all components, and for single ones
     max_crashes: Crashes = 3  # worker crashes while it ran alone, until an execution is DEAD
+    pool_size: PoolSize = 12  # the most connections of a pool; an API process has two pools
     port: Port = 8080
     revision: Revision | None = None  # of an app's code: the highest live revision wins
     secret_keys: SecretKeys = ""  # keys that encrypt secrets, the newest first

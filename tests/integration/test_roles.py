@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ import asyncpg
 import pytest
 
 import services
-from conftest import DatabaseMaker
+from conftest import DatabaseMaker, through_pgbouncer
 from exposition import parsed
 from hourbell.store.embedded import EmbeddedServer
+from hourbell.store.function_set import connect
 from hourbell.store.migrations import migrate
 from integration.life.support import eventually
 from ports import free_port
@@ -53,11 +56,13 @@ def hourbell(
     )
 
 
-def ask(port: int, path: str, body: object = None, key: str | None = None) -> Any:
+def ask(
+    port: int, path: str, body: object = None, key: str | None = None, idempotency: str = ""
+) -> Any:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}",
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json", "Idempotency-Key": path}
+        headers={"Content-Type": "application/json", "Idempotency-Key": idempotency or path}
         | ({"Authorization": f"Bearer {key}"} if key else {}),
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -390,3 +395,99 @@ async def test_a_notification_and_an_alert_arrive(
             await heard_events("dead_letter", "missed")
             alerts = [body for body in heard if body["event"] == "missed"]
             assert [body["job_name"] for body in alerts] == ["nightly"]
+
+
+MAILS = """
+from hourbell import App
+
+app = App("mails", pool_size=2)
+
+
+@app.task
+async def send() -> None: ...
+"""
+WORKER = "worker mails:app --name mail-1"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pooler", [None, "pgbouncer"])
+async def test_each_process_names_its_connections_and_has_no_more_than_its_settings_allow(
+    postgres: str,
+    new_database: DatabaseMaker,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    pooler: str | None,
+) -> None:
+    (tmp_path / "mails.py").write_text(MAILS)
+    settings = LONG_LEASES | {
+        "HOURBELL_POOL_SIZE": "2",
+        "HOURBELL_DATA_DIR": str(tmp_path / "data"),
+        "PYTHONPATH": str(tmp_path),
+    }
+    async with new_database(postgres) as direct:
+        watching = await connect(direct)
+        dsn = direct if pooler is None else through_pgbouncer(request, direct)
+        roles = ("api", "scheduler", "worker", "up")
+        with running(dsn, *roles, WORKER, **settings) as parts:
+            for role in roles:
+                await eventually(lambda port=parts[role][1]: is_ready(port), PATIENCE_SECONDS)
+            most: Counter[str] = Counter()
+            names = {f"{role} {platform.node()}-{parts[role][0].pid}" for role in roles}
+            names.add("worker mail-1")
+            # A pooler keeps no connection for an idle app, and one with the name of its last client.
+            idle = {"app mails", "hourbell"}
+
+            async def has_seen_all() -> bool:
+                rows = await watching.fetch(CONNECTIONS)
+                now = {row["application_name"].removeprefix("hourbell "): row["n"] for row in rows}
+                for name, number in now.items():
+                    most[name] = max(most[name], number)
+                return set(most) >= names
+
+            jobs = [await created(parts["api"][1], number) for number in range(20)]
+            await eventually(has_seen_all, PATIENCE_SECONDS)
+
+            async def have_succeeded() -> bool:
+                await has_seen_all()
+                found = await watching.fetch(SUCCEEDED)
+                return len(found) == len(jobs)
+
+            await eventually(have_succeeded, PATIENCE_SECONDS)
+            assert set(most) - idle == names
+            if pooler is None:
+                listening = {row["application_name"] for row in await watching.fetch(LISTENING)}
+                assert listening == {f"hourbell {name}" for name in names}
+                pools = {name: 1 + name.startswith(("api", "up")) for name in names}
+                allowed = Counter({name: 2 * pools[name] + 1 for name in names} | {"app mails": 2})
+                assert most - allowed == Counter()
+                assert "hourbell" not in most
+            for process, _ in parts.values():
+                process.send_signal(signal.SIGTERM)
+            for role, (process, _) in parts.items():
+                said, _ = await asyncio.to_thread(process.communicate, timeout=60)
+                assert process.returncode == 0, f"{role}: {said}"
+                assert "Traceback" not in said
+                assert "unavailable" not in said
+        await watching.close()
+
+
+CONNECTIONS = """
+    select application_name, count(*) as n from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid() group by 1
+"""
+LISTENING = """
+    select application_name from pg_stat_activity
+    where datname = current_database() and query ilike 'listen%'
+"""
+SUCCEEDED = "select from hourbell.outcomes where fate = hourbell.fate_succeeded()"
+
+
+async def created(port: int, number: int) -> str:
+    document = {
+        "name": f"hello {number}",
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": 0},
+        "action": {"type": "WEBHOOK", "method": "GET", "url": f"http://127.0.0.1:{port}/livez"},
+    }
+    made = await asyncio.to_thread(ask, port, "/api/v1/jobs", document, None, str(number))
+    return str(made["job_id"])

@@ -31,6 +31,7 @@ def test_every_variable_is_read() -> None:
             "HOURBELL_LEASE_SECONDS": "30",
             "HOURBELL_LEDGER_DAYS": "14",
             "HOURBELL_LOG_LEVEL": "debug",
+            "HOURBELL_POOL_SIZE": "20",
             "HOURBELL_PORT": "9090",
             "HOURBELL_WORKER_SLOTS": "7",
         }
@@ -47,6 +48,7 @@ def test_every_variable_is_read() -> None:
         lease_seconds=30,
         ledger_days=14,
         log_level="debug",
+        pool_size=20,
         port=9090,
         worker_slots=7,
     )
@@ -66,6 +68,7 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
     [
         ("HOURBELL_PORT", "http", "HOURBELL_PORT must be a port number from 1 to 65535; it is 'ht"),
         ("HOURBELL_PORT", "0", "it is '0'"),
+        ("HOURBELL_POOL_SIZE", "1", "must be a number from 2 to 1000; it is '1'"),
         ("HOURBELL_LEASE_SECONDS", "1.5", "must be whole seconds from 1 to 3600; it is '1.5'"),
         ("HOURBELL_LOG_LEVEL", "loud", "'loud' is not a log level"),
         ("HOURBELL_LOG_LEVEL", "info,wroker=debug", "Did you mean worker?"),

@@ -91,7 +91,7 @@ async def _examine_database(dsn: str, settings: Settings) -> Sequence[Finding]:
     if not await is_migrated(dsn):
         what = "the database lacks tables or functions of this version"
         return [Finding("schema", Level.FAILURE, what, "Run `hourbell migrate` with this version.")]
-    async with open_engine(dsn, settings) as engine:
+    async with open_engine(dsn, settings, "hourbell doctor") as engine:
         drift = await _drift_seconds(DatabaseClock(engine.database))
         state = await examine(engine, drift)
     return [Finding("schema", Level.OK, "all migrations are applied"), *findings(state)]

@@ -14,7 +14,7 @@ from hourbell.cli.remote import errors_as_exits
 from hourbell.compose import shared_database
 from hourbell.model.errors import ConfigurationError
 from hourbell.settings import Settings, from_environment
-from hourbell.store.database import translate_errors
+from hourbell.store.database import connect_once, translate_errors
 from hourbell.store.migrations import grant_enqueue, migrate
 
 
@@ -39,7 +39,7 @@ async def _migrate(settings: Settings, role: str | None) -> None:
     try:
         with translate_errors():
             # Before any write: a database that cannot be opened is not one that was lost.
-            await (await asyncpg.connect(dsn, statement_cache_size=0)).close()
+            await (await connect_once(dsn)).close()
     except NO_DATABASE as error:
         raise ConfigurationError(database_problem(error, settings)) from error
     try:

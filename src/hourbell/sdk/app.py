@@ -213,7 +213,7 @@ class App:
         stack = AsyncExitStack()
         try:
             dsn = await self._database(stack)
-            own = await AppConnections.open(dsn, self.pool_size, stack)
+            own = await AppConnections.open(dsn, self.pool_size, stack, f"hourbell app {self.name}")
             queues = {task.options.queue or self.queue or "default" for task in self.tasks.values()}
             await own.declare({self.tenant}, queues | {"default"}, self.tasks)
         except BaseException:

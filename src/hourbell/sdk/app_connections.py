@@ -79,14 +79,16 @@ class AppConnections:
         self._waiting: deque[tuple[PlannedCall, asyncio.Future[Created]]] = deque()
 
     @classmethod
-    async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> AppConnections:
+    async def open(
+        cls, dsn: str, connections: int, stack: AsyncExitStack, program: str
+    ) -> AppConnections:
         with _connecting(dsn):
             if not await is_migrated(dsn):
                 raise NotMigrated(
                     f"The database {shown_dsn(dsn)} lacks tables or functions of this version. "
                     f'Run "hourbell migrate" once.'
                 )
-            database = await Database.open(dsn, connections)
+            database = await Database.open(dsn, connections, program)
         stack.push_async_callback(database.close)
         await mark_used(database)
         return cls(database, stack, connections)

@@ -25,6 +25,8 @@ from hourbell.store.function_set import Connection as BuildConnection
 
 OLDEST_VERSION = 15
 COMMAND_TIMEOUT_SECONDS = 60.0
+PROGRAM = "hourbell"  # in pg_stat_activity, of connections for a moment
+_MAX_PROGRAM = 63
 _CLOSE_SECONDS = 5.0  # how long a connection in use may delay the end of its pool
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
@@ -94,6 +96,21 @@ async def committing(before: str, after: str) -> AsyncIterator[None]:
         await failpoint(after)
 
 
+def server_settings(dsn: str, program: str = PROGRAM) -> dict[str, str]:
+    """The settings of a new session: the name of the program, unless the DSN has one."""
+    if "application_name" in parse_qs(dsn.partition("?")[2]):
+        return {}
+    # PostgreSQL cuts a longer name, and shows a question mark for a byte that is not ASCII.
+    return {"application_name": program.encode("ascii", "replace").decode()[:_MAX_PROGRAM]}
+
+
+async def connect_once(dsn: str, program: str = PROGRAM) -> asyncpg.Connection:
+    """A connection for a few statements, which may lead through a transaction pooler."""
+    return await asyncpg.connect(
+        dsn, statement_cache_size=0, server_settings=server_settings(dsn, program)
+    )
+
+
 class OldTimeline(ConnectionError):
     """This server is a former primary; another server has been promoted since."""
 
@@ -137,23 +154,32 @@ class PoolState(msgspec.Struct, frozen=True):
 class Database:
     """A pool of connections to one database."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, pooled: bool, timeout_seconds: float) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, dsn: str, pooled: bool, timeout_seconds: float, program: str
+    ) -> None:
         self._pool = pool
         self._timeout_seconds = timeout_seconds
+        self._program = program
         self.dsn = dsn
         self.pooled = pooled  # behind a transaction pooler
 
     @classmethod
     async def open(
-        cls, dsn: str, connections: int = 10, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS
+        cls,
+        dsn: str,
+        connections: int = 10,
+        program: str = PROGRAM,
+        timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
     ) -> Self:
         """Connect; raises UnsafeDatabase for a database that could lose confirmed data.
 
-        `timeout_seconds` is the timeout of a statement, and of the wait for a connection.
+        `program` is the name that the connections have in `pg_stat_activity`. `timeout_seconds` is the
+        timeout of a statement, and of the wait for a connection.
         """
         timeline = Timeline()
+        settings = server_settings(dsn, program)
         with translate_errors():
-            probe = await asyncpg.connect(dsn, statement_cache_size=0)
+            probe = await connect_once(dsn, program)
             try:
                 await _check(probe)
                 # A pooler reports its own process ids.
@@ -170,9 +196,10 @@ class Database:
                 connection_class=BuildConnection,
                 init=timeline.check,
                 reset=_nothing_to_reset,
+                server_settings=settings,
             )
             timeline.pool = pool
-        return cls(pool, dsn, pooled, timeout_seconds)
+        return cls(pool, dsn, pooled, timeout_seconds, program)
 
     async def close(self) -> None:
         """Close all connections; terminate them if one does not respond or is not released."""
@@ -225,7 +252,7 @@ class Database:
 
         Behind a pooler there are none, which costs latency.
         """
-        listener = Listener(self.dsn, channel, callback)
+        listener = Listener(self.dsn, channel, callback, self._program)
         if not self.pooled:
             await listener.renew()
         return listener
@@ -234,8 +261,11 @@ class Database:
 class Listener:
     """A connection that receives notifications; the caller must renew it after an outage."""
 
-    def __init__(self, dsn: str, channel: str, callback: Callable[[str], None]) -> None:
+    def __init__(
+        self, dsn: str, channel: str, callback: Callable[[str], None], program: str
+    ) -> None:
         self._dsn = dsn
+        self._settings = server_settings(dsn, program)
         self._channel = channel
         self._callback = callback
         self._connection: asyncpg.Connection | None = None
@@ -244,7 +274,9 @@ class Listener:
         if self._connection is not None and not self._connection.is_closed():
             return
         with translate_errors():
-            self._connection = await asyncpg.connect(self._dsn, timeout=5)
+            self._connection = await asyncpg.connect(
+                self._dsn, timeout=5, server_settings=self._settings
+            )
             await self._connection.add_listener(
                 self._channel, lambda _connection, _pid, _channel, payload: self._callback(payload)
             )

@@ -26,7 +26,7 @@ import asyncpg
 
 from hourbell import __version__
 from hourbell.model.errors import ConfigurationError, IncompatibleDatabase, UnreleasedDatabase
-from hourbell.store.database import Database, translate_errors
+from hourbell.store.database import Database, connect_once, translate_errors
 from hourbell.store.function_set import (
     SqlFile,
     for_this_build,
@@ -46,7 +46,7 @@ MARK_SECONDS = 3600.0  # how often a process marks its set as used
 async def migrate(dsn: str) -> None:
     """Upgrade the tables of this database to this version, and load this build's functions."""
     with translate_errors():
-        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+        connection = await connect_once(dsn)
     try:
         await migrate_connection(connection)
     finally:
@@ -56,7 +56,7 @@ async def migrate(dsn: str) -> None:
 async def is_migrated(dsn: str) -> bool:
     """Whether the database has everything this build needs; raises IncompatibleDatabase."""
     with translate_errors():
-        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+        connection = await connect_once(dsn)
     try:
         if await connection.fetchval("select to_regclass('hourbell.function_sets') is null"):
             return False
@@ -176,7 +176,7 @@ _GRANTS = """
 async def grant_enqueue(dsn: str, role: str) -> None:
     """Allow a role to call the functions in store/public, and nothing else."""
     with translate_errors():
-        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+        connection = await connect_once(dsn)
     try:
         statements = await connection.fetchrow(_GRANTS, role)
         if statements is None:
