@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hourbell.sdk.tasks import SyncTask as SyncTask
     from hourbell.sdk.tasks import Task as Task
     from hourbell.sdk.tasksets import TaskSet as TaskSet
+    from hourbell.sdk.values import NONE as NONE
     from hourbell.sdk.values import Options as Options
     from hourbell.sdk.values import Retry as Retry
     from hourbell.sdk.values import Schedule as Schedule
@@ -79,6 +80,7 @@ _PUBLIC = {
     "Job": "sdk.jobs",
     "JobView": "sdk.jobs",
     "LeaseLost": "errors",
+    "NONE": "sdk.values",
     "Options": "sdk.values",
     "Priority": "model.policies",
     "Retry": "sdk.values",

@@ -1,6 +1,6 @@
 """Calls that type checkers refuse: each line with `# E` must be an error, and no other line may be."""
 
-from hourbell import App, Context, Item, Retry, every
+from hourbell import NONE, App, Context, Item, Retry, every
 
 app = App("shop")
 
@@ -57,6 +57,8 @@ async def main() -> None:
     plain.configure(priority="URGENT")  # E
     plain.configure(retry=3)  # E
     plain.configure(on_duplicate="ignore")  # E
+    plain.configure(queue=NONE)  # E
+    app.task(retry=NONE)  # E
     app.task(queues="mail")  # E
     every(60, notifications=[{"on": ["dead"], "url": "https://chat.example"}])  # E
     number: int = (await plain.enqueue(7)).id  # E

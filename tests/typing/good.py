@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from hourbell import (
+    NONE,
     App,
     AsyncTask,
     Call,
@@ -151,6 +152,8 @@ async def main() -> None:
     group = await app.group([plain.bind(1), with_context.bind(2)], then=plain.bind(3))
     assert_type(await group.result(timeout=5), str)
     assert_type(await plain.cancel(unique_key="cart:7"), Cancelled)
+    await plain.configure(tenant=None, queue=None, retry=NONE, unique_key=NONE).enqueue(7)
+    await plain.configure(tenant=None, queue=None, retry=NONE, unique_key=NONE).enqueue(7)
     options: Options = {"delay": 5, "tenant": "acme"}
     await plain.configure(**options).enqueue(7)
     task: AsyncTask[[int], str] = plain

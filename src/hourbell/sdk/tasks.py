@@ -24,6 +24,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -38,12 +39,16 @@ from hourbell.sdk.plans import PlannedCall, job_document
 from hourbell.sdk.portal import blocking
 from hourbell.sdk.signature import Signature, parameters_of
 from hourbell.sdk.values import (
+    MAY_BE_NONE,
+    NONE,
+    Absent,
     Options,
     PriorityLike,
     Retry,
     Schedule,
     Seconds,
     Unique,
+    Without,
     check_options,
     instant_of,
     seconds_of,
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 Middleware = Callable[[RunInfo, Callable[[], Awaitable[Any]]], Awaitable[Any]]
@@ -208,7 +214,7 @@ class Configured(Generic[P, R_co]):
         for hook in self._task._app._hooks:
             hook(self._task, options)
         _check_options(options)
-        return options
+        return _given(options)
 
     # Derived from the options, computed once.
 
@@ -222,11 +228,11 @@ class Configured(Generic[P, R_co]):
 
     @property
     def _shown_key(self) -> str | None:
-        return self._options.get("unique_key")
+        return _unless_without(self._options.get("unique_key"))
 
     @cached_property
     def _key(self) -> str | None:
-        key = self._options.get("unique_key")
+        key = self._shown_key
         if key is None or self._options.get("unique_scope") == "tenant":
             return key
         return f"{self._task.name}:{key}"
@@ -283,7 +289,7 @@ class Task(Configured[P, R_co]):
     def configure(self, **options: Unpack[Options]) -> Configured[P, R_co]:
         """This task with options, such as delay, unique_key, priority or connection."""
         _check_options(options)
-        return Configured(self, options)
+        return Configured(self, _given(options))
 
     async def cancel(
         self, *, unique_key: str, tenant: str | None = None, connection: Any = None
@@ -438,16 +444,17 @@ _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 def encode_options(task: Task[..., Any], options: Options) -> str:
     """What jobs with these options have in common, for `hourbell.try_enqueue`, as JSON."""
     declared, app = task.options, task._app
-    retry = options.get("retry", declared.retry or app.retry)
+    retry = _unless_without(options.get("retry", declared.retry or app.retry))
     timeout = options.get("timeout", app.timeout if declared.timeout is None else declared.timeout)
     deadline = options.get("deadline", declared.deadline)
     priority = options.get("priority", declared.priority)
-    labels = {**declared.labels, **options.get("labels", {})}
+    given_labels = options.get("labels")
+    labels = {} if given_labels is NONE else {**declared.labels, **(given_labels or {})}
     expires_at = options.get("expires_at")
     expires_in = None if expires_at else options.get("expires_in", declared.expires_in)
     key = options.get("concurrency_key", declared.concurrency_key)
     limit = options.get("concurrency_limit", declared.concurrency_limit)
-    if callable(key):  # depends on the call, which is not known here
+    if key is NONE or callable(key):  # a function depends on the call, which is not known here
         key = limit = None
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
@@ -458,14 +465,12 @@ def encode_options(task: Task[..., Any], options: Options) -> str:
         "queue": options.get("queue", declared.queue or app.queue),
         "priority": priority.name if isinstance(priority, Priority) else priority,
         "delay_seconds": None if delay is None else seconds_of(delay, "delay"),
-        "timeout_seconds": None if timeout is None else whole_seconds("timeout", timeout),
+        "timeout_seconds": _whole_seconds("timeout", timeout),
         "retry_policy": None if retry is None else retry.policy,
         "delivery": declared.delivery,
         "expires_at": expires_at,
-        "deadline_seconds": None if deadline is None else whole_seconds("deadline", deadline),
-        "expires_in_seconds": None
-        if expires_in is None
-        else whole_seconds("expires_in", expires_in),
+        "deadline_seconds": _whole_seconds("deadline", deadline),
+        "expires_in_seconds": _whole_seconds("expires_in", expires_in),
         "concurrency_key": key,
         "concurrency_limit": limit,
         "on_duplicate": options.get("on_duplicate"),
@@ -473,7 +478,7 @@ def encode_options(task: Task[..., Any], options: Options) -> str:
         "idempotency_key": options.get("idempotency_key"),
         "notify": options.get("notify", None if app.notify else False),
     }
-    if "on_duplicate" in options and "unique_key" not in options:
+    if "on_duplicate" in options and _unless_without(options.get("unique_key")) is None:
         raise InvalidArguments("on_duplicate= needs a unique_key=.")
     given = {name: value for name, value in shared.items() if value is not None}
     return msgspec.json.encode(given).decode()
@@ -486,7 +491,24 @@ def _check_options(options: Options) -> None:
             f"configure has no option {', '.join(sorted(unknown))}. Its options: "
             f"{', '.join(Options.__annotations__)}."
         )
-    check_options("configure", options)
+    without = {name for name in MAY_BE_NONE if options.get(name) is NONE}
+    check_options(
+        "configure", {name: value for name, value in options.items() if name not in without}
+    )
+
+
+def _given(options: Options) -> Options:
+    """These options without those that are None: they are as declared."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return cast(Options, given)
+
+
+def _whole_seconds(name: str, value: Seconds | Absent) -> int | None:
+    return None if value is None or isinstance(value, Without) else whole_seconds(name, value)
+
+
+def _unless_without(value: T | Without | None) -> T | None:
+    return None if isinstance(value, Without) else value
 
 
 def _digest(payload: str) -> str:

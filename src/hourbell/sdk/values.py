@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum
 from math import ceil, inf, isfinite
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
 import msgspec
 
@@ -44,29 +44,45 @@ OnDuplicateLike = Literal["reject", "keep", "replace"]
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
-class Options(TypedDict, total=False):
-    """The options that `configure` takes."""
+class Without(Enum):
+    """The type of NONE."""
 
-    at: datetime  # aware, or naive together with `timezone`
-    delay: Seconds
-    timezone: str
-    queue: str
-    priority: PriorityLike
-    tenant: str
-    labels: Mapping[str, str]
-    unique_key: str
-    on_duplicate: OnDuplicateLike
-    unique_scope: Literal["task", "tenant"]
-    concurrency_key: str
-    concurrency_limit: int
-    expires_at: datetime  # if it has not started by then, it is SKIPPED
-    expires_in: Seconds  # the same, counted from the job's time
-    deadline: Seconds  # over all attempts
-    timeout: Seconds  # of one attempt
-    retry: Retry
-    idempotency_key: str  # a repeated call returns the first job
+    NONE = "NONE"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NONE: Final = Without.NONE  # for `configure`: without this option, even if the task declares it
+Absent = Without | None
+
+
+class Options(TypedDict, total=False):
+    """The options that `configure` takes. None means: as declared; NONE, where it is allowed: without."""
+
+    at: datetime | None  # aware, or naive together with `timezone`
+    delay: Seconds | None
+    timezone: str | None
+    queue: str | None
+    priority: PriorityLike | None
+    tenant: str | None
+    labels: Mapping[str, str] | Absent
+    unique_key: str | Absent
+    on_duplicate: OnDuplicateLike | None
+    unique_scope: Literal["task", "tenant"] | None
+    concurrency_key: str | Absent
+    concurrency_limit: int | None
+    expires_at: datetime | None  # if it has not started by then, it is SKIPPED
+    expires_in: Seconds | Absent  # the same, counted from the job's time
+    deadline: Seconds | Absent  # over all attempts
+    timeout: Seconds | None  # of one attempt
+    retry: Retry | Absent
+    idempotency_key: str | None  # a repeated call returns the first job
     connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django, in a transaction
-    notify: bool
+    notify: bool | None
+
+
+MAY_BE_NONE = ("labels", "unique_key", "concurrency_key", "expires_in", "deadline", "retry")
 
 
 class Unique(msgspec.Struct, frozen=True):
@@ -461,25 +477,24 @@ def _aware(name: str, value: datetime | None) -> datetime | None:
 
 def instant_of(options: Options) -> datetime | None:
     """The instant of `at`; a naive one is a wall time in `timezone`, by the rule of a fixed time."""
-    at = options.get("at")
+    at, timezone = options.get("at"), options.get("timezone")
     if at is None:
-        if "timezone" in options:
+        if timezone is not None:
             raise InvalidArguments("timezone= needs at=, a wall time in that zone.")
         return None
-    if "delay" in options:
+    if options.get("delay") is not None:
         raise InvalidArguments("at= and delay= cannot be combined.")
     if at.tzinfo is not None:
-        if "timezone" in options:
+        if timezone is not None:
             raise InvalidArguments("at= already has a time zone: leave out timezone=.")
         return at
-    if "timezone" not in options:
+    if timezone is None:
         raise InvalidArguments(
             "at= has no time zone. Use a datetime with tzinfo, or set timezone=."
         )
     from hourbell.timing import rules
     from hourbell.timing.errors import TimingError
 
-    timezone = options["timezone"]
     try:
         instant = rules.instant_of(at, timezone)
     except TimingError as error:

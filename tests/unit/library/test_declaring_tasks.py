@@ -14,6 +14,7 @@ import pytest
 
 import hourbell
 from hourbell import (
+    NONE,
     App,
     Context,
     Item,
@@ -164,6 +165,71 @@ def test_options_of_the_call_come_before_those_of_the_task_and_of_the_app() -> N
         "retry_policy": {"max_retries": 0},
         "labels": {"a": "b", "c": "d"},
     }
+
+
+DECLARED: dict[str, Any] = {
+    "queue": "mail",
+    "priority": "HIGH",
+    "retry": Retry.fixed(5, every=60),
+    "timeout": 30,
+    "deadline": 3600,
+    "expires_in": 600,
+    "unique": Unique(),
+    "concurrency_key": "one",
+    "concurrency_limit": 2,
+    "labels": {"team": "shop"},
+}
+
+
+@pytest.mark.parametrize("name", Options.__annotations__)
+@pytest.mark.parametrize("declared", [{}, DECLARED])
+def test_none_is_as_declared(name: str, declared: dict[str, Any]) -> None:
+    task = App("shop", tenant="acme", queue="slow", timeout=60).task(**declared)(plain)
+    call, with_none = task.bind(7), task.configure(**cast(Any, {name: None})).bind(7)
+    assert with_none._planned == call._planned
+    assert options_of_call(with_none)["tenant"] == "acme"
+
+
+def test_a_hook_that_sets_none_leaves_it_as_declared() -> None:
+    app = App("shop", tenant="acme")
+    task = app.task(**DECLARED)(plain)
+
+    @app.on_enqueue
+    def forget(task: Task[..., Any], options: Options) -> None:
+        options.update({name: None for name in Options.__annotations__})  # type: ignore[misc]
+
+    assert options_of_call(task.configure(delay=7).bind(7))["tenant"] == "acme"
+    assert options_of_call(task.bind(7))["queue"] == "mail"
+
+
+def test_a_call_can_be_without_what_its_task_declares() -> None:
+    task = App("shop").task(**DECLARED)(plain)
+    call = task.configure(
+        retry=NONE,
+        deadline=NONE,
+        expires_in=NONE,
+        unique_key=NONE,
+        concurrency_key=NONE,
+        labels=NONE,
+    ).bind(7)
+    assert options_of_call(call) == {
+        "task": "shop.plain",
+        "tenant": "default",
+        "queue": "mail",
+        "priority": "HIGH",
+        "timeout_seconds": 30,
+    }
+    assert (call._planned.unique_key, call._planned.shown_key) == (None, None)
+    assert task.bind(7)._planned.unique_key is not None
+
+
+def test_only_some_options_can_be_without() -> None:
+    task = App("shop").task(plain)
+    for name in ("queue", "tenant", "timeout", "priority", "delay", "at"):
+        with pytest.raises(InvalidArguments, match=rf"configure: {name} must be .*, not NONE\."):
+            task.configure(**cast(Any, {name: NONE}))
+    with pytest.raises(InvalidTask, match="retry must be a Retry"):
+        App("shop").task(retry=cast(Any, NONE))
 
 
 def test_a_unique_key_belongs_to_the_task_unless_said_otherwise() -> None:
@@ -620,7 +686,8 @@ def test_a_schedule_that_does_not_fit_its_task_is_refused_when_a_worker_starts(
 
 def test_every_public_name_is_there_and_none_else() -> None:
     for name in hourbell._PUBLIC:
-        assert getattr(hourbell, name).__name__ == name or name == "Options"
+        if name not in ("NONE", "Options"):
+            assert getattr(hourbell, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'Nope'"):
         _ = hourbell.Nope  # type: ignore[attr-defined]
 
