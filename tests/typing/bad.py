@@ -44,6 +44,8 @@ async def main() -> None:
     assert text
     await plain.enqueue("7")  # E
     await plain.enqueue()  # E
+    plain.enqueue(7)  # E
+    app.enqueue_many([plain.bind(7)])  # E
     await plain.enqueue(7, 8)  # E
     await plain.enqueue(cart=7)  # E
     await plain.enqueue(cart_id=7, delay=5)  # E

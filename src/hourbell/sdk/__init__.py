@@ -7,6 +7,7 @@
     signature.py    the parameters of a task: arguments ⇄ JSON payload
     plans.py        a call as one SQL statement, and the meaning of its rows; no I/O
     connections.py  the connections of users: asyncpg, psycopg, SQLAlchemy, Django
+    awaitables.py   coroutines whose loss is logged: an enqueue without await
     portal.py       sync callers: one event loop in its own thread
     jobs.py         Job: a handle to an enqueued job
     groups.py       Group: a handle to jobs that create another one when all have ended

@@ -26,6 +26,7 @@ from hourbell.errors import (
 )
 from hourbell.model.ids import parse_group_id, parse_job_id
 from hourbell.observe.traces import current_traces
+from hourbell.sdk.awaitables import must_be_awaited
 from hourbell.sdk.connections import user_connection
 from hourbell.sdk.groups import Group, GroupView
 from hourbell.sdk.jobs import Cancelled, Job, JobView
@@ -257,6 +258,7 @@ class App:
 
     # Enqueueing.
 
+    @must_be_awaited
     async def enqueue_many(
         self, calls: Iterable[Call[Any]], *, connection: Any = None, chunk: int = _CHUNK
     ) -> list[Job[Any]]:
@@ -271,6 +273,7 @@ class App:
             )
         return await self._enqueue_many(calls, connection, chunk)
 
+    @must_be_awaited
     async def group(
         self,
         calls: Iterable[Call[Any]],

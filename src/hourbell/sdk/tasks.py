@@ -33,6 +33,7 @@ import msgspec
 from hourbell.errors import InvalidArguments, InvalidTask
 from hourbell.model.executions import Claimed
 from hourbell.model.policies import Priority
+from hourbell.sdk.awaitables import must_be_awaited
 from hourbell.sdk.context import Context, RunInfo, SyncContext
 from hourbell.sdk.jobs import Cancelled, Job
 from hourbell.sdk.plans import PlannedCall, job_document
@@ -69,6 +70,33 @@ Middleware = Callable[[RunInfo, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 EnqueueHook = Callable[["Task[..., Any]", Options], None]
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,150}")
+
+
+# What tasks of other libraries have, and what to write here.
+_ELSEWHERE = {
+    "delay": "await task.enqueue(…), or task.enqueue_sync(…)",
+    "delay_on_commit": "await task.configure(connection=…).enqueue(…)",
+    "apply_async": "await task.configure(delay=60).enqueue(…)",
+    "s": "task.bind(…)",
+    "si": "task.bind(…)",
+    "signature": "task.bind(…)",
+    "apply": "task(…), which runs the function directly",
+    "retry": "raise RetryAfter(60)",
+    "send": "await task.enqueue(…), or task.enqueue_sync(…)",
+    "send_with_options": "await task.configure(delay=60).enqueue(…)",
+    "defer": "task.enqueue_sync(…)",
+    "defer_async": "await task.enqueue(…)",
+    "kiq": "await task.enqueue(…)",
+}
+# Options of a call, and how a decorator says the same.
+_OF_DECORATORS = {
+    "unique_key": "unique=Unique(key=lambda cart_id: f'cart:{cart_id}')",
+    "unique_scope": "unique=Unique(scope='tenant')",
+    "on_duplicate": "unique=Unique(on_duplicate='replace')",
+    "expires_at": "expires_in=3600",
+    "at": "schedule=cron('0 2 * * *')",
+    "delay": "task.configure(delay=60)",
+}
 
 
 class _Unknown:
@@ -158,6 +186,7 @@ class Configured(Generic[P, R_co]):
         self._options = options
         self._connection = options.get("connection")
 
+    @must_be_awaited
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Create a job that calls the task with these arguments."""
         task = self._task
@@ -169,6 +198,7 @@ class Configured(Generic[P, R_co]):
         """A call to be enqueued later, with `enqueue_many`."""
         return Call(self, args, kwargs)
 
+    @must_be_awaited
     async def enqueue_many(
         self, calls: Iterable[Call[R_co] | Mapping[str, Any]]
     ) -> list[Job[R_co]]:
@@ -275,7 +305,9 @@ class Task(Configured[P, R_co]):
                 f"{self.__dict__.get('_short_name')} belongs to a TaskSet that no app has included yet. "
                 f"Import the module that calls app.include(…) first."
             )
-        raise AttributeError(f"a task has no attribute {name!r}")
+        instead = _ELSEWHERE.get(name)
+        hint = "" if instead is None else f". Write {instead}"
+        raise AttributeError(f"a task has no attribute {name!r}{hint}")
 
     def _bind(self, app: App) -> None:
         """Become a task of an app."""
@@ -379,8 +411,12 @@ def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
     fields = TaskKeywords.__annotations__
     unknown = given.keys() - fields.keys()
     if unknown:
+        hints = (
+            f" Write {_OF_DECORATORS[name]}." for name in sorted(unknown & _OF_DECORATORS.keys())
+        )
         raise InvalidTask(
-            f"{decorator} has no option {', '.join(sorted(unknown))}. Its options: {', '.join(fields)}."
+            f"{decorator} has no option {', '.join(sorted(unknown))}.{''.join(hints)} Its options: "
+            f"{', '.join(fields)}."
         )
     _check_declared(decorator, given)
     schedule = given.get("schedule", ())

@@ -1,5 +1,7 @@
 """What may be a task, what it is called, and which options it has."""
 
+import asyncio
+import inspect
 import json
 import math
 import re
@@ -365,6 +367,66 @@ def test_a_wall_time_that_never_comes_is_refused() -> None:
     for wall, zone in (("2011-12-30T12:00:00", "Pacific/Apia"), ("0001-01-01T00:00:00", "UTC")):
         with pytest.raises(InvalidArguments, match=f"does not exist in {zone}"):
             _ = task(at=datetime.fromisoformat(wall), timezone=zone)._at
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("delay", "await task.enqueue(…), or task.enqueue_sync(…)"),
+        ("apply_async", "await task.configure(delay=60).enqueue(…)"),
+        ("s", "task.bind(…)"),
+    ],
+)
+def test_what_tasks_of_other_libraries_have_says_what_to_write(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"{name!r}. Write {instead}")):
+        getattr(App("shop").task(plain), name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
+        _ = App("shop").task(plain).nonsense
+
+
+def test_an_option_of_a_call_says_how_a_decorator_writes_it() -> None:
+    with pytest.raises(InvalidTask, match=r"has no option unique_key\. Write unique=Unique\("):
+        App("shop").task(unique_key="cart")  # type: ignore[call-overload]
+
+
+async def test_an_enqueue_that_nobody_awaits_is_an_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = App("shop").task(plain)
+    task.enqueue(7)  # type: ignore[unused-coroutine]
+    task.configure(delay=60).enqueue_many([task.bind(7)])  # type: ignore[unused-coroutine]
+    App("shop").enqueue_many([task.bind(7)])  # type: ignore[unused-coroutine]
+    records = [(each.name, each.levelname) for each in caplog.records]
+    assert records == [("hourbell", "ERROR")] * 3
+    said = [each.getMessage() for each in caplog.records]
+    assert said[0] == (
+        "enqueue of <Task shop.plain> was never awaited: no job was created. Write `await` before it,"
+        " or call enqueue_sync."
+    )
+    assert said[1].startswith("enqueue_many of <Task shop.plain>")
+    assert said[2].startswith("enqueue_many of <App shop")
+
+
+async def test_an_awaited_enqueue_is_a_coroutine_in_every_respect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = App("shop").task(plain)
+    assert inspect.iscoroutinefunction(task.enqueue) or sys.version_info < (3, 12)
+    assert asyncio.iscoroutinefunction(task.enqueue)
+    refused = "plain: cart_id must be int"
+    for start in (asyncio.create_task, asyncio.ensure_future, lambda each: each):
+        with pytest.raises(InvalidArguments, match=refused):
+            await start(task.enqueue("7"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match=refused):
+        await asyncio.to_thread(asyncio.run, task.enqueue("7"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match=refused):
+        task.enqueue_sync("7")  # type: ignore[arg-type]
+    cancelled = asyncio.create_task(task.enqueue(7))
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    task.enqueue(7).close()
+    assert caplog.records == []
 
 
 def test_a_misspelt_option_is_named() -> None:
