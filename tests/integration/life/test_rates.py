@@ -218,6 +218,29 @@ async def test_a_worker_that_starts_all_at_once_gets_what_can_start_at_one_momen
     assert waits == [{0.0}, {0.05}, {0.1}, {0.15}]
 
 
+@pytest.mark.parametrize("step", [timedelta(seconds=3), timedelta(hours=1)], ids=str)
+@pytest.mark.parametrize("rate", [0.5, 2.0])  # nothing starts ahead
+async def test_a_step_of_the_clock_costs_at_most_one_interval_of_the_rate(
+    still: Engine, rate: float, step: timedelta
+) -> None:
+    await limit(still, "queue", "default", RateLimit(rate, 1))
+    await enqueue(still, 5, one_time())
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    claimed = await hand.claim()
+    assert claimed
+    interval = timedelta(seconds=1 / rate)
+    now = await travel(still, START - step)
+    await admit_all(still)
+    claimed += await hand.claim()
+    before = len(claimed)
+    for passed in range(1, 5 - before + 1):
+        await travel(still, now + interval * passed)
+        await admit_all(still)
+        claimed += await hand.claim()
+        assert len(claimed) >= before + passed
+
+
 def ident(one: Claimed) -> int:
     return one.execution_id
 

@@ -121,8 +121,9 @@ begin
   from generate_series(0, 15) as tier left join lateral (
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
     where m.tier = tier.tier order by pass desc limit 1) as m on true;
-  if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing may wait for the old time
+  if swept > hourbell.clock() then  -- the clock was set back: nothing may wait for the old time
     update hourbell.gate_wakeups set at = p_now where at > p_now;
+    perform hourbell.reset_buckets();
   end if;
   -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
   -- So does a pass that retries rows on which the gate has failed: their time is before the mark.

@@ -139,6 +139,23 @@ language sql set plan = lookups as $$
   values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
 $$;
 
+-- Buckets whose level is as of a later moment than now, because the clock was set back, fill again from now on:
+-- otherwise they would get no token until that moment. Called by the gate. Locks buckets as `start_rate_limited` does.
+create or replace function hourbell.reset_buckets() returns void
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare b record;
+begin
+  for b in select distinct kind, key from hourbell.rate_buckets where at > hourbell.clock() order by kind, key loop
+    perform pg_advisory_xact_lock(hourbell.tag_space(b.kind, b.key));
+    perform hourbell.write_bucket(b.kind, b.key, newest.level, hourbell.clock())
+    from (
+      select level, at from hourbell.rate_buckets as r where r.kind = b.kind and r.key = b.key
+      order by pass desc limit 1) as newest
+    where newest.at > hourbell.clock();
+  end loop;
+end $$;
+
 -- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.
 create or replace function hourbell.without_token(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set plan = lookups_unsorted as $$
