@@ -36,6 +36,7 @@ from hourbell.documents.fields import (
     request_object,
     response_object,
     response_object_of,
+    with_defaults,
 )
 from hourbell.documents.jobs import RECURRING_FIELDS, JobDocument, RecurringJobDocument
 from hourbell.documents.keys import KeyDocument, SignInDocument
@@ -92,10 +93,10 @@ def _requests() -> dict[str, Schema]:
         "NamedOneTimeJob": _named_job(JobType.ONE_TIME),
         "NamedRecurringJob": _named_job(JobType.RECURRING),
         "JobPatch": _job_patch(),
-        "CronSchedule": request_object(CronSchedule),
-        "IntervalSchedule": request_object(IntervalSchedule),
-        "InstantSchedule": request_object(InstantSchedule),
-        "DelaySchedule": request_object(DelaySchedule),
+        "CronSchedule": with_defaults(request_object(CronSchedule), ScheduleDocument),
+        "IntervalSchedule": with_defaults(request_object(IntervalSchedule), ScheduleDocument),
+        "InstantSchedule": with_defaults(request_object(InstantSchedule), ScheduleDocument),
+        "DelaySchedule": with_defaults(request_object(DelaySchedule), ScheduleDocument),
         "SchedulePreviewRequest": request_object(
             PreviewDocument, schedule={"anyOf": [ref(name) for name in _SCHEDULES]}
         ),
@@ -298,12 +299,13 @@ def _new_job(kind: JobType) -> Schema:
     schedules = (
         ("InstantSchedule", "DelaySchedule") if once else ("CronSchedule", "IntervalSchedule")
     )
-    return request_object(
+    schema = request_object(
         JobDocument if once else RecurringJobDocument,
         type={"const": kind.value},
         schedule={"oneOf": [ref(name) for name in schedules]},
         action=_either("type", WEBHOOK="Webhook", TASK="Task"),
     )
+    return with_defaults(schema, RecurringJobDocument)
 
 
 def _item() -> Schema:
@@ -319,7 +321,7 @@ def _named_job(kind: JobType) -> Schema:
         {**fields["name"], "description": "If given, must equal the name in the path."}
     )
     required = [name for name in schema["required"] if name != "name"]
-    return schema | {"properties": fields, "required": required}
+    return with_defaults(schema | {"properties": fields, "required": required}, JobDocument)
 
 
 def _job_patch() -> Schema:

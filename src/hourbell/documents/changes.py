@@ -41,7 +41,8 @@ def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
     fixed = {"type": job.type.value, "tenant_id": job.tenant_id, **render_unique_key(job)}
     for key, value in fixed.items():
-        if patch.get(key, value) != value:
+        unset = value is None and RecurringJobDocument.FIELDS[key].is_default(patch.get(key))
+        if patch.get(key, value) != value and not unset:
             problems.add(key, "immutable", "cannot be changed; create a new job instead")
     timing = None if patch.get("schedule", {}) != {} else (old.schedule, old.window)
     patched = RecurringJobDocument.open(_patched(old, patch) | fixed, problems)

@@ -105,6 +105,12 @@ class Field(Generic[T]):
         """A value as JSON; null for None."""
         return None if value is None else self.kind.render(value)
 
+    def is_default(self, value: object) -> bool:
+        """Whether a JSON value is that of the default; 1 is neither true nor 1.0."""
+        default = self.render(self.default)
+        default = list(default) if isinstance(default, tuple) else default
+        return type(value) is type(default) and value == default
+
     @property
     def schema(self) -> Schema:
         """The JSON Schema of the field in a request, if it is given."""
@@ -180,14 +186,24 @@ class Document:
         self.accessed.add(key)
         return True
 
+    def departs(self, key: str) -> bool:
+        """Whether the field is given with another value than its default."""
+        if not self.given(key):
+            return False
+        field = self.FIELDS.get(key)
+        return field is None or field.default is None or not field.is_default(self.values[key])
+
     def require(self, key: str, message: str) -> None:
         """Record a problem if the field is missing."""
         if not self.given(key):
             self.wrong(key, "required", message)
 
     def forbid(self, key: str, message: str) -> None:
-        """Record a problem if the field is given, because it conflicts with others."""
-        if self.given(key):
+        """Record a problem if the field is given, because it conflicts with others.
+
+        A client may send every default, so a field with its default counts as omitted.
+        """
+        if self.departs(key):
             self.wrong(key, "conflict", message)
 
     def finish(self) -> None:
@@ -250,6 +266,24 @@ class Object(Kind[D]):
 
 
 # JSON Schemas of objects.
+
+
+def with_defaults(schema: Schema, document: type[Document]) -> Schema:
+    """An object in a request that may also have fields of another document, with their defaults.
+
+    They do not apply to it, but a client may send every default.
+    """
+    allowed = {
+        name: or_null(
+            {"const": default, "default": default}
+            if field.default != ()
+            else {"type": "array", "maxItems": 0}
+        )
+        for name, field in document.FIELDS.items()
+        if field.default is not None and name not in schema["properties"]
+        for default in [field.render(field.default)]
+    }
+    return schema | {"properties": schema["properties"] | allowed}
 
 
 def request_object(

@@ -92,13 +92,13 @@ def read_retry_policy(document: RetryPolicyDocument | None, delivery: Delivery) 
 def _read_list(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryPolicy:
     document.require("delays_seconds", "is required with backoff LIST")
     delays = document.delays_seconds or ()
-    if backoff not in (None, Backoff.LIST):
+    if backoff is not Backoff.LIST and document.departs("backoff"):
         document.wrong("backoff", "conflict", "must be LIST or omitted with delays_seconds")
     for key in FORMULA_FIELDS:
         document.forbid(key, "has no effect with delays_seconds")
     retries = document.max_retries
     sound = not document.problems.touch(document.path("delays_seconds"))
-    if document.given("max_retries") and sound and retries != len(delays):
+    if document.departs("max_retries") and sound and retries != len(delays):
         document.wrong(
             "max_retries", "conflict", "must equal the number of delays_seconds, or be omitted"
         )
@@ -107,7 +107,7 @@ def _read_list(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryP
 
 def _read_formula(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryPolicy:
     initial, longest = document.initial_delay_seconds, document.max_delay_seconds
-    if not document.given("max_delay_seconds"):
+    if not document.departs("max_delay_seconds"):
         longest = max(longest, initial)
     elif longest < initial:
         document.wrong(

@@ -514,7 +514,8 @@ def encode_options(task: Task[..., Any], options: Options) -> str:
         "idempotency_key": options.get("idempotency_key"),
         "notify": options.get("notify", None if app.notify else False),
     }
-    if "on_duplicate" in options and _unless_without(options.get("unique_key")) is None:
+    departs = options.get("on_duplicate", "reject") != "reject"
+    if departs and _unless_without(options.get("unique_key")) is None:
         raise InvalidArguments("on_duplicate= needs a unique_key=.")
     given = {name: value for name, value in shared.items() if value is not None}
     return msgspec.json.encode(given).decode()

@@ -92,7 +92,7 @@ async def test_what_the_schema_takes_is_what_the_api_takes(api: Client):
         recurring(colour="red"),
         recurring(retry_policy={"max_retries": -1}),
         recurring(schedule={"at": "2031-01-01T00:00:00Z"}),
-        one_time(overlap_policy="allow"),
+        one_time(overlap_policy="replace"),
         one_time(schedule={"delay_seconds": 1, "at": "2031-01-01T00:00:00Z"}),
         one_time(priority="URGENT"),
         one_time(tenant_id="no spaces"),

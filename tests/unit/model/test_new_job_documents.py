@@ -462,7 +462,7 @@ def test_what_contradicts_itself_is_refused(document: object, found: dict[str, s
                 "retry_policy.delays_seconds[4]": "wrong_type",
             },
         ),
-        ({"delays_seconds": [1, 2], "max_retries": 3}, {"retry_policy.max_retries": "conflict"}),
+        ({"delays_seconds": [1, 2], "max_retries": 4}, {"retry_policy.max_retries": "conflict"}),
         ({"delays_seconds": [1], "backoff": "FIXED"}, {"retry_policy.backoff": "conflict"}),
         (
             {"delays_seconds": [1], "initial_delay_seconds": 1},

@@ -33,6 +33,10 @@ export interface components {
                 [key: string]: string;
             } | null;
             notifications?: components["schemas"]["Notification"][] | null;
+            misfire_policy?: "latest" | null;
+            catch_up_window_seconds?: 86400 | null;
+            catch_up_limit?: 100 | null;
+            overlap_policy?: "allow" | null;
         };
         NewRecurringJob: {
             tenant_id?: string | null;
@@ -89,6 +93,11 @@ export interface components {
                 [key: string]: string;
             } | null;
             notifications?: components["schemas"]["Notification"][] | null;
+            misfire_policy?: "latest" | null;
+            catch_up_window_seconds?: 86400 | null;
+            catch_up_limit?: 100 | null;
+            overlap_policy?: "allow" | null;
+            on_duplicate?: "reject" | null;
         };
         NamedRecurringJob: {
             tenant_id?: string | null;
@@ -117,6 +126,7 @@ export interface components {
             catch_up_window_seconds?: number | null;
             catch_up_limit?: number | null;
             overlap_policy?: ("allow" | "forbid" | "replace" | "queue_one") | null;
+            on_duplicate?: "reject" | null;
         };
         JobPatch: {
             tenant_id?: string | null;
@@ -193,15 +203,25 @@ export interface components {
             starts_at?: string | null;
             ends_at?: string | null;
             max_runs?: number | null;
+            dst_gap?: "run_after" | null;
+            dst_overlap?: "once" | null;
         };
         InstantSchedule: {
             /** @description An instant; or, without an offset, a wall time in `timezone`, which is then required. A time in the past means now. */
             at: string | unknown | unknown;
             timezone?: string | null;
+            jitter_seconds?: 0 | null;
+            exclude?: unknown[] | null;
+            dst_gap?: "run_after" | null;
+            dst_overlap?: "once" | null;
         };
         DelaySchedule: {
             delay_seconds: number;
             timezone?: string | null;
+            jitter_seconds?: 0 | null;
+            exclude?: unknown[] | null;
+            dst_gap?: "run_after" | null;
+            dst_overlap?: "once" | null;
         };
         SchedulePreviewRequest: {
             schedule: components["schemas"]["CronSchedule"] | components["schemas"]["IntervalSchedule"] | components["schemas"]["InstantSchedule"] | components["schemas"]["DelaySchedule"];

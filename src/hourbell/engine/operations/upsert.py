@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from hourbell.documents.changes import replacing, unmasked
-from hourbell.documents.fields import Document
 from hourbell.documents.jobs import JobDocument
 from hourbell.documents.problems import Problems
 from hourbell.engine.core import Engine
@@ -122,7 +121,7 @@ def _named(name: str, document: object) -> dict[str, object]:
     """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
     JobDocument.name.kind.read(name, "name", problems)
-    fields = Document.open(document, problems)
+    fields = JobDocument.open(document, problems)
     if fields.given("name") and fields.values["name"] != name:
         fields.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):

@@ -171,7 +171,7 @@ language sql stable as $$
         when o.expires_in_seconds not between 1 and 2592000 then 'expires_in must be from 1 second to 30 days'
         when o.concurrency_key is not null and not hourbell.is_line(o.concurrency_key, 200)
           then 'concurrency_key must be 1 to 200 printable characters'
-        when o.concurrency_limit is not null and o.concurrency_key is null
+        when o.concurrency_limit <> 1 and o.concurrency_key is null
           then 'concurrency_limit needs a concurrency_key'
         when o.concurrency_limit not between 1 and 10000 then 'concurrency_limit must be from 1 to 10000'
         when o.labels is not null and hourbell.labels_problem(o.labels) is not null
