@@ -1,4 +1,5 @@
-"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, Chromium, promtool, a clock that can be bent.
+"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, Chromium, promtool, systemd-analyze,
+a clock that can be bent.
 
 `python tests/services.py` (a part of `make test`) installs what is missing, if this is a Debian
 machine and we are root. What then still is missing is skipped aloud on a developer's machine and
@@ -52,6 +53,8 @@ def _missing_packages() -> list[str]:
         missing.append("libfaketime")
     if shutil.which("promtool") is None:
         missing.append("prometheus")
+    if shutil.which("systemd-analyze") is None:
+        missing.append("systemd")
     if chromium() is None:
         missing.append("chromium")
     return missing
@@ -72,6 +75,15 @@ def promtool() -> str:
     program = shutil.which("promtool")
     if program is None:
         unavailable("promtool")
+        raise AssertionError
+    return program
+
+
+def systemd_analyze() -> str:
+    """The program of systemd that checks units; skips the test if there is none."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        unavailable("systemd-analyze")
         raise AssertionError
     return program
 

@@ -171,6 +171,7 @@ PAGES = [
         ROOT.glob("*.md"),
         (ROOT / "docs").rglob("*.md"),
         (ROOT / "examples").rglob("*.md"),
+        (ROOT / "deploy").rglob("*.md"),
     )
     for page in sorted(part)
 ]
@@ -334,17 +335,17 @@ def test_locks_hold_names_versions_markers_and_hashes_only() -> None:
     line = re.compile(
         r"[a-z0-9.-]+==[\w.]+( ; [\w.'<>=! ]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?"
     )
-    for lock in ("requirements.lock", "requirements-dev.lock"):
+    for lock in ("requirements.lock", "requirements-dev.lock", "deploy/requirements.lock"):
         odd = [text for text in (ROOT / lock).read_text().splitlines() if not line.fullmatch(text)]
         assert odd == []
 
 
-def test_the_development_lock_holds_the_runtime_lock() -> None:
-    runtime, development = (
+def test_each_lock_holds_the_smaller_one_at_the_same_versions() -> None:
+    server, runtime, development = (
         set(re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.MULTILINE))
-        for lock in ("requirements.lock", "requirements-dev.lock")
+        for lock in ("deploy/requirements.lock", "requirements.lock", "requirements-dev.lock")
     )
-    assert runtime <= development
+    assert server < runtime < development
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:
