@@ -759,6 +759,18 @@ def _(s: Scene) -> Case:
     return listing(E["list_one_time"], args, rows=400, buffers=4_000 + SLABS, slabs=SLABS)
 
 
+@case("what everybody's executions wait for")
+def _(s: Scene) -> Case:
+    args = [s.now, 1_000, None, None]
+    return listing(queries("backlog")["backlog"], args, rows=5_000, buffers=25_000)
+
+
+@case("what the executions of a tenant in a queue wait for")
+def _(s: Scene) -> Case:
+    args = [s.now, 1_000, 1, 3]
+    return listing(queries("backlog")["backlog"], args, rows=6_000, buffers=40_000)
+
+
 @case("what runs")
 def _(s: Scene) -> Case:
     args = [NEWEST, 51, 1000, 0, None, ["RUNNING"], None, None]

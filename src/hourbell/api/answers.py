@@ -22,6 +22,7 @@ from hourbell.engine.operations.bulk_changes import BulkChanged
 from hourbell.engine.operations.bulk_operations import Operation, OperationPreview
 from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
+from hourbell.engine.views.backlog import Backlog
 from hourbell.engine.views.dead_letter_groups import DeadLetterGroups
 from hourbell.engine.views.explain import Explanation
 from hourbell.engine.views.forecast import Forecast, ForecastMinute
@@ -223,12 +224,21 @@ def render_operation(operation: Operation) -> dict[str, Any]:
     }
 
 
+def render_backlog(found: Sequence[Backlog]) -> list[dict[str, Any]]:
+    """What executions wait for, and how many."""
+    return [
+        {"code": each.code, "words": each.words, "count": each.count, "at_least": each.at_least}
+        for each in found
+    ]
+
+
 def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:
     """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
         field: named.name,
         **render_limits(named.settings),
         "counts": None if named.counts is None else named.counts | {"at_least": named.at_least},
+        **({} if named.backlog is None else {"waiting_for": render_backlog(named.backlog)}),
     }
 
 

@@ -10,7 +10,7 @@ from litestar import Response
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
-from hourbell.api.answers import answer, render_page
+from hourbell.api.answers import answer, render_backlog, render_page
 from hourbell.api.queries import OverviewQuery, WorkersQuery
 from hourbell.api.requests import AnyRequest, read_window, read_workers_query, refuse_query
 from hourbell.api.routes import EngineDep, PathParam, Route
@@ -95,6 +95,7 @@ def render_live(live: overviews.Live) -> dict[str, Any]:
         "last": None if not minutes else _render_figures(minutes[-1].figures),
         "lateness_ms": _render_lateness(live.activity.lateness),
         "depth": [_render_depth(each, live.at) for each in live.depth],
+        "waiting_for": render_backlog(live.backlog),
         "workers": _render_fleet(live.workers),
         "leader": _render_leader(live.leader),
     }
@@ -121,6 +122,7 @@ def _render_overview(overview: Overview) -> dict[str, Any]:
         "lateness_ms": _render_lateness(activity.lateness),
         "sampled": activity.sampled,
         "depth": [_render_depth(each, overview.at) for each in overview.depth],
+        "waiting_for": render_backlog(overview.backlog),
         "dead_today": {
             "count": overview.dead_today,
             "at_least": overview.dead_today >= MAX_COUNTED,

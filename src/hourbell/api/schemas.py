@@ -65,6 +65,7 @@ from hourbell.engine.codes import FATES
 from hourbell.engine.life.create import MAX_BATCH_ITEMS
 from hourbell.engine.views.activity import WINDOWS
 from hourbell.engine.views.attention import MAX_ITEMS, Severity
+from hourbell.engine.views.backlog import REASONS
 from hourbell.engine.views.resources import MAX_COUNTED, TENANT_COUNTS
 from hourbell.model.errors import FieldCode
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
@@ -186,7 +187,7 @@ def _responses() -> dict[str, Schema]:
         "Purged": response_object_of({"purged": _whole(0), "next_page_token": _next_token()}),
         "Tenant": _tenant(),
         "TenantPage": _page("Tenant"),
-        "Queue": _named("queue", QueueSettingsDocument, "ready", "running", "parked", "workers"),
+        "Queue": _queue(),
         "QueuePage": _page("Queue"),
         "Target": _named("host", LimitsDocument, "parked"),
         "TargetPage": _page("Target"),
@@ -705,6 +706,22 @@ def _audit_entry() -> Schema:
     )
 
 
+def _backlog() -> Schema:
+    reason = {
+        "code": {**_words(*REASONS), "description": "As the codes of explain."},
+        "words": _text("The reason, in plain words."),
+        "count": _whole(1),
+        "at_least": {"type": "boolean", "description": "The count is a lower bound."},
+    }
+    return {
+        **_array(response_object_of(reason)),
+        "description": (
+            "What executions wait for whose time has come, the most frequent reason first. Those "
+            "that wait only for the gate or a free worker are not counted."
+        ),
+    }
+
+
 def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
     rate = response_object(RateLimitDocument, burst=RateLimitDocument.burst.kind.schema)
     overrides = {"rate_limit": or_null(rate)}
@@ -742,7 +759,15 @@ def _tenant() -> Schema:
             _number("Its weight divided by the weights of all tenants that started something.")
         ),
     }
-    return response_object_of(named["properties"] | shares)
+    backlog = {"waiting_for": _backlog()}
+    return response_object_of(named["properties"] | shares | backlog, optional=("waiting_for",))
+
+
+def _queue() -> Schema:
+    counts = ("ready", "running", "parked", "workers")
+    named = _named("queue", QueueSettingsDocument, *counts)
+    backlog = {"waiting_for": _backlog()}
+    return response_object_of(named["properties"] | backlog, optional=("waiting_for",))
 
 
 def _forecast_minute() -> Schema:
@@ -902,6 +927,7 @@ def _overview() -> Schema:
                 "description": "Lateness was computed from a random sample of the executions.",
             },
             "depth": _array(response_object_of(depth)),
+            "waiting_for": _backlog(),
             "dead_today": response_object_of(
                 {"count": _whole(0, MAX_COUNTED), "at_least": {"type": "boolean"}}
             ),

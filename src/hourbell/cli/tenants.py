@@ -11,6 +11,7 @@ import msgspec
 from hourbell.cli.output import Column, print_fields, print_json, print_list
 from hourbell.cli.remote import Session, limit_options, limited, remote
 from hourbell.client import NotFound, Queue, RateLimit, RetryPolicy, Tenant
+from hourbell.client.values import WaitingFor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -172,7 +173,7 @@ def _changed(
     kept = {
         name: value
         for name, value in {**current, **given}.items()
-        if value is not None and name not in (key, "counts") and name not in removed
+        if value is not None and name not in (key, "counts", "waiting_for") and name not in removed
     }
     return kept
 
@@ -190,9 +191,16 @@ def _print(session: Session, one: Tenant | Queue) -> None:
             fields.append((title, msgspec.json.encode(value).decode()))
         elif name == "counts":
             fields += _counts(value or {})
+        elif name == "waiting_for":
+            fields += [("Waiting for", waiting_text(each)) for each in value or ()]
         elif value is not None:
             fields.append((title, f"{value:g}" if isinstance(value, float) else str(value)))
     print_fields(sorted(fields, key=lambda field: field[0] not in ("Tenant", "Queue")))
+
+
+def waiting_text(waiting: WaitingFor) -> str:
+    """How many executions wait for a reason."""
+    return f"{waiting.count:,}{'+' if waiting.at_least else ''} {waiting.words}"
 
 
 def _counts(counts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -28,6 +28,7 @@ from hourbell.cli.output import (
     uses_color,
 )
 from hourbell.cli.remote import Session, remote
+from hourbell.cli.tenants import waiting_text
 from hourbell.client.values import Bucket, Depth, Overview
 
 _WIDTH_IN_A_PIPE = 100
@@ -107,6 +108,7 @@ def top_lines(overview: Overview, width: int, color: bool, blocks: bool) -> list
         "",
         *(_cut(line, width) for line in _figures(overview, width, blocks)),
         *_depth(overview.depth, width, color),
+        *(_cut(f"waiting for: {waiting_text(each)}", width) for each in overview.waiting_for),
         *_attention(overview, width, color),
     ]
 

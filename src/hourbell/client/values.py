@@ -516,6 +516,15 @@ class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     rate_limit: RateLimit | None = None
 
 
+class WaitingFor(msgspec.Struct, frozen=True, kw_only=True):
+    """How many executions wait for one reason."""
+
+    code: str
+    words: str
+    count: int
+    at_least: bool  # the count is a lower bound
+
+
 Counts = Mapping[str, Any]  # by name; `at_least` lists the names of lower bounds
 
 
@@ -527,6 +536,7 @@ class Tenant(TenantSettings, frozen=True, kw_only=True):
     starts: int | None = None  # in the last hour; None unless listed by share
     share: float | None = None  # share of all starts,
     fair_share: float | None = None  # and the share that its weight entitles it to
+    waiting_for: Sequence[WaitingFor] | None = None  # None in lists
 
 
 class Queue(QueueSettings, frozen=True, kw_only=True):
@@ -534,6 +544,7 @@ class Queue(QueueSettings, frozen=True, kw_only=True):
 
     queue: str
     counts: Counts | None = None  # None in lists
+    waiting_for: Sequence[WaitingFor] | None = None  # None in lists
 
 
 class Target(TargetSettings, frozen=True, kw_only=True):
@@ -795,6 +806,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     lateness_ms: Percentiles | None
     sampled: bool
     depth: Sequence[Depth]
+    waiting_for: Sequence[WaitingFor] = ()
     dead_today: DeadToday
     leader: Leader | None
     workers: Fleet | None

@@ -411,3 +411,64 @@ async def counted(engine: Engine) -> datetime:
 async def minutes(engine: Engine) -> list[dict[str, Any]]:
     rows = await engine.database.fetch("select * from hourbell.minutes order by minute")
     return [dict(row) for row in rows]
+
+
+async def waits(api: Client, path: str = OVERVIEW) -> dict[str, int]:
+    """How many executions wait, by the reason."""
+    return {each["code"]: each["count"] for each in (await api.get(path)).body["waiting_for"]}
+
+
+async def test_a_backlog_is_shown_by_its_reason_to_all_whom_it_concerns(
+    api: Client, hand: Hand, engine: Engine, dispatch: PostgresDispatch
+):
+    assert await waits(api) == {}
+    await engine.database.fetch("delete from hourbell.sessions where id = -1")
+    await api.put("/api/v1/queues/narrow", {"max_concurrency": 0})
+    await api.put("/api/v1/tenants/small", {"max_concurrency": 0})
+    circuit = await api.created(one_time(schedule=NOW, tenant_id="acme"))
+    (claimed,) = await hand.claim()
+    await hand.release(claimed, "circuit_open", 30.0)
+    for fields in (
+        {"queue": "unserved", "tenant_id": "acme"},
+        {"queue": "narrow"},
+        {"tenant_id": "small"},
+        {"concurrency_key": "k"},
+        {"concurrency_key": "k"},
+    ):
+        await api.created(one_time(schedule=NOW) | fields)
+    paused = [await api.created(one_time(schedule=NOW)) for _ in range(2)]
+    for job in paused:
+        assert (await api.post(job["path"] + "/pause")).status == 200
+    await api.post((await api.created(one_time()))["path"] + "/pause")  # it is not due
+    await dispatch.open("narrow", ["narrow"], 1)
+    await hand.claim()
+    assert await waits(api) == {
+        "circuit_open": 1,
+        "concurrency_key": 1,
+        "no_worker": 1,
+        "paused": 2,
+        "queue_limit": 1,
+        "tenant_limit": 1,
+    }
+    assert await waits(api, "/api/v1/tenants/acme") == {"circuit_open": 1, "no_worker": 1}
+    assert await waits(api, "/api/v1/tenants/small") == {"tenant_limit": 1}
+    assert await waits(api, "/api/v1/queues/unserved") == {"no_worker": 1}
+    assert await waits(api, "/api/v1/queues/narrow") == {"queue_limit": 1}
+    by_words = {
+        each["code"]: each["words"] for each in (await api.get(OVERVIEW)).body["waiting_for"]
+    }
+    assert by_words["circuit_open"] == "their target keeps failing"
+    assert (await api.get(circuit["path"])).body["status"] == "QUEUED"
+
+
+async def test_what_became_ready_before_its_workers_left_waits_for_one(
+    api: Client, hand: Hand, engine: Engine
+):
+    await hand.claim()
+    for tenant in ("a", "b"):
+        await api.created(one_time(schedule=NOW, tenant_id=tenant))
+    await hand.admit()
+    assert await waits(api) == {}
+    await engine.database.fetch("delete from hourbell.sessions")
+    assert await waits(api) == {"no_worker": 2}
+    assert await waits(api, "/api/v1/tenants/a") == {"no_worker": 1}

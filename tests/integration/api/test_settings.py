@@ -36,7 +36,8 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     assert answer.status == 200
     counts = {each: 0 for each in resources.TENANT_COUNTS} | {"at_least": []}
     shares = dict.fromkeys(("starts", "share", "fair_share"))  # of lists only
-    assert answer.body == {"tenant_id": "acme", **settings, "counts": counts, **shares}
+    expected = {"tenant_id": "acme", **settings, "counts": counts, **shares}
+    assert answer.body == expected | {"waiting_for": []}
     assert (await api.get(path)).body == answer.body
     usual = (await api.put(path, {})).body
     assert usual == {
@@ -48,6 +49,7 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
         "dead_letter_days": None,
         "audit_days": None,
         "counts": counts,
+        "waiting_for": [],
         **shares,
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hourbell.dispatch import DEAD, RETRY, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.life.settlement import ACCEPTED
+from hourbell.engine.life.settlement import ACCEPTED, RELEASED
 from hourbell.model.executions import Claimed
 from integration.api.client import Client
 
@@ -17,6 +17,9 @@ class Hand:
         self._dispatch = dispatch
         self._session: Any = None
         self._claims = 0
+
+    async def admit(self) -> None:
+        await self._dispatch.admit()
 
     async def claim(self) -> Sequence[Claimed]:
         if self._session is None:
@@ -40,6 +43,10 @@ class Hand:
             error=error,
             result=token,
         )
+        assert await self._dispatch.settle(self._session, [one]) == []
+
+    async def release(self, claimed: Claimed, reason: str, delay: float) -> None:
+        one = Settlement(claimed.execution_id, claimed.fence, RELEASED, 1, 2, delay, reason)
         assert await self._dispatch.settle(self._session, [one]) == []
 
     async def kill(self, reason: str = "retries_exhausted") -> Sequence[Claimed]:

@@ -1031,6 +1031,19 @@ export interface components {
             starts: number | null;
             share: number | null;
             fair_share: number | null;
+            /** @description What executions wait for whose time has come, the most frequent reason first. Those that wait only for the gate or a free worker are not counted. */
+            waiting_for?: {
+                /**
+                 * @description As the codes of explain.
+                 * @enum {unknown}
+                 */
+                code: "no_worker" | "no_worker_for_task" | "queue_limit" | "tenant_limit" | "target_limit" | "concurrency_key" | "overlap" | "admission_failed" | "circuit_open" | "no_secret_keys" | "payload_mismatch" | "unreadable" | "paused";
+                /** @description The reason, in plain words. */
+                words: string;
+                count: number;
+                /** @description The count is a lower bound. */
+                at_least: boolean;
+            }[];
         };
         TenantPage: {
             items: components["schemas"]["Tenant"][];
@@ -1067,6 +1080,19 @@ export interface components {
                 /** @description Which counts are lower bounds: counting stopped at 10000 items, or after examining that many executions of the cell. */
                 at_least: ("ready" | "running" | "parked" | "workers")[];
             } | null;
+            /** @description What executions wait for whose time has come, the most frequent reason first. Those that wait only for the gate or a free worker are not counted. */
+            waiting_for?: {
+                /**
+                 * @description As the codes of explain.
+                 * @enum {unknown}
+                 */
+                code: "no_worker" | "no_worker_for_task" | "queue_limit" | "tenant_limit" | "target_limit" | "concurrency_key" | "overlap" | "admission_failed" | "circuit_open" | "no_secret_keys" | "payload_mismatch" | "unreadable" | "paused";
+                /** @description The reason, in plain words. */
+                words: string;
+                count: number;
+                /** @description The count is a lower bound. */
+                at_least: boolean;
+            }[];
         };
         QueuePage: {
             items: components["schemas"]["Queue"][];
@@ -1228,6 +1254,19 @@ export interface components {
                 running: number;
                 oldest_seconds: number | null;
                 at_least: ("ready" | "parked" | "running")[];
+            }[];
+            /** @description What executions wait for whose time has come, the most frequent reason first. Those that wait only for the gate or a free worker are not counted. */
+            waiting_for: {
+                /**
+                 * @description As the codes of explain.
+                 * @enum {unknown}
+                 */
+                code: "no_worker" | "no_worker_for_task" | "queue_limit" | "tenant_limit" | "target_limit" | "concurrency_key" | "overlap" | "admission_failed" | "circuit_open" | "no_secret_keys" | "payload_mismatch" | "unreadable" | "paused";
+                /** @description The reason, in plain words. */
+                words: string;
+                count: number;
+                /** @description The count is a lower bound. */
+                at_least: boolean;
             }[];
             dead_today: {
                 count: number;

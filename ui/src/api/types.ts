@@ -54,6 +54,7 @@ export type Me = S["Me"];
 export type Explanation = S["Explanation"];
 export type Overview = S["Overview"];
 export type Depth = Overview["depth"][number];
+export type WaitingFor = Overview["waiting_for"][number];
 export type Leader = NonNullable<Overview["leader"]>;
 export type Attention = Overview["attention"][number];
 export type Worker = S["Worker"];

@@ -6,12 +6,13 @@ import { Link } from "wouter";
 
 import { now } from "../api/client";
 import { useApi, useMe, useTick } from "../api/hooks";
-import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page } from "../api/types";
+import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page, WaitingFor } from "../api/types";
 import { useSettings } from "../lib/settings";
 import { absolute, duration, group, relative, rough, signed, timeOfDay, zoneFor } from "../lib/time";
 import { currentRate } from "../lib/rate";
 import { changed, useParams } from "../lib/url";
 import { counted, plural, statusWord } from "../lib/words";
+import { Backlog } from "../parts/backlog";
 import { ButtonLink, Code, Loading, Meter, Muted, PageHead, Panel, Reading, Time, Told } from "../parts/basics";
 import { Segments } from "../parts/fields";
 import { Bars } from "../parts/spark";
@@ -24,6 +25,7 @@ const WINDOWS = ["15m", "1h", "6h", "24h"];
 interface Live {
   at: string;
   depth: Depth[];
+  waiting_for: WaitingFor[];
   workers: OverviewData["workers"];
   leader: Leader | null;
 }
@@ -48,6 +50,7 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
   const live = last && Date.parse(last.at) > Date.parse(overview.at) ? last : undefined;
   const { clock } = useSettings();
   const depth = live?.depth.length ? live.depth : overview.depth;
+  const waiting = live?.waiting_for ?? overview.waiting_for;
   const leader = live?.leader ?? overview.leader;
   const workers = live?.workers ?? overview.workers;
   const cell = overview.tenant_id === null;
@@ -67,9 +70,14 @@ function Content({ overview, window }: { overview: OverviewData; window: string 
           </Suspense>
         </Panel>
       )}
+      {!cell && waiting.length > 0 && (
+        <Panel title="Waiting for">
+          <Backlog waiting={waiting} />
+        </Panel>
+      )}
       {cell && (
         <div className={s.wide}>
-          <DepthPanel depth={depth} />
+          <DepthPanel depth={depth} waiting={waiting} />
           <CellPanel leader={leader} workers={workers} failures={overview.failures} window={window} />
         </div>
       )}
@@ -250,7 +258,7 @@ function Tonight({ peak, known, clockZone }: { peak: OverviewData["peak"]; known
   );
 }
 
-function DepthPanel({ depth }: { depth: Depth[] }) {
+function DepthPanel({ depth, waiting }: { depth: Depth[]; waiting: WaitingFor[] }) {
   return (
     <Panel title="Depth by priority">
       <table className={s.plain}>
@@ -275,6 +283,12 @@ function DepthPanel({ depth }: { depth: Depth[] }) {
           ))}
         </tbody>
       </table>
+      {waiting.length > 0 && (
+        <>
+          <h3 className={s.minor}>Waiting for</h3>
+          <Backlog waiting={waiting} />
+        </>
+      )}
     </Panel>
   );
 }

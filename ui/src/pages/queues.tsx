@@ -6,6 +6,7 @@ import { useApi, useCan } from "../api/hooks";
 import type { Circuit, Page, Queue, Target, Worker } from "../api/types";
 import { useParams } from "../lib/url";
 import { counted, retryWords, span } from "../lib/words";
+import { BacklogPanel } from "../parts/backlog";
 import { Button, ButtonLink, Can, Code, Empty, Lead, Muted, Note, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Menu } from "../parts/overlays";
 import { Pager } from "../parts/pager";
@@ -121,6 +122,7 @@ export function QueuePage({ name }: { name: string }) {
                 ["Workers", counted(queue.counts?.workers), "/fleet"],
               ]}
             />
+            <BacklogPanel waiting={queue.waiting_for} />
             <Panel title="Settings">
               <dl className={parts.facts}>
                 <dt>Limits</dt>

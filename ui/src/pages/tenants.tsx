@@ -7,6 +7,7 @@ import type { Job, Page, Tenant } from "../api/types";
 import { group } from "../lib/time";
 import { useParams } from "../lib/url";
 import { counted, plural } from "../lib/words";
+import { BacklogPanel } from "../parts/backlog";
 import { Button, ButtonLink, Can, Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts } from "../parts/basics";
 import { Segments } from "../parts/fields";
 import { Menu } from "../parts/overlays";
@@ -169,6 +170,7 @@ export function TenantPage({ name }: { name: string }) {
                 ["Not planned", <Count of={tenant} name="not_planned" />, null],
               ]}
             />
+            <BacklogPanel waiting={tenant.waiting_for} />
             <Panel title="Settings">
               <dl className={parts.facts}>
                 {TENANT_SETTINGS.map((setting) => {

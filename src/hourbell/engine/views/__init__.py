@@ -2,7 +2,7 @@
 
 jobs, job_keys, job_details        jobs
 executions, missed                 executions
-explain, waiting_for               why something waits or did not run
+explain, waiting_for, backlog      why something waits or did not run
 dead_letter_groups                 dead letters by error
 preview, forecast                  a schedule, and the coming load
 resources                          tenants, queues and targets

@@ -11,6 +11,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.views.activity import Activity, activity
 from hourbell.engine.views.attention import Item, attention, dead_since
+from hourbell.engine.views.backlog import Backlog, backlog
 from hourbell.engine.views.fleet import (
     Depth,
     Fleet,
@@ -21,6 +22,7 @@ from hourbell.engine.views.fleet import (
     under_way,
 )
 from hourbell.engine.views.forecast import forecast
+from hourbell.engine.views.jobs import tenant_wanted
 
 PEAK_HOURS = 24
 _PEAK_SECONDS = 60.0  # how long a forecast is used,
@@ -48,6 +50,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str | None
     activity: Activity
     depth: Sequence[Depth]
+    backlog: Sequence[Backlog]
     dead_today: int
     leader: Leader | None
     workers: Fleet | None
@@ -62,6 +65,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     activity: Activity
     depth: Sequence[Depth]
+    backlog: Sequence[Backlog]
     leader: Leader | None
     workers: Fleet | None
 
@@ -126,6 +130,7 @@ async def live(engine: Engine, window: str) -> Live:
         at=now,
         activity=await activity(engine, window, now, running.by_minute),
         depth=await depth(engine, now, running) if of_cell else (),
+        backlog=await backlog(engine, await tenant_wanted(engine, None)),
         leader=await leader(engine, now),
         workers=await fleet(engine, now, running) if of_cell else None,
     )
@@ -142,6 +147,7 @@ async def overview(engine: Engine, window: str, peaks: Peaks) -> Overview:
         tenant_id=engine.scope,
         activity=now.activity,
         depth=now.depth,
+        backlog=now.backlog,
         dead_today=await dead_since(engine, today),
         leader=now.leader,
         workers=now.workers,

@@ -17,6 +17,7 @@ from hourbell.documents.problems import shown_key
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
 from hourbell.engine.views.activity import Share, shares
+from hourbell.engine.views.backlog import Backlog, backlog
 from hourbell.engine.views.jobs import tenant_wanted
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
@@ -49,6 +50,7 @@ class NamedResource(msgspec.Struct, frozen=True):
     counts: dict[str, int] | None = None  # None in lists
     at_least: tuple[str, ...] = ()  # counts that are lower bounds, because counting stopped
     share: Share | None = None  # of a tenant in all starts; None: not asked for
+    backlog: Sequence[Backlog] | None = None  # of one tenant or queue; None in lists
 
 
 async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
@@ -147,7 +149,8 @@ async def get_tenant(engine: Engine, name: str) -> NamedResource:
     row = await _row(engine, "tenant", name)
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
     waiting = await _waiting(engine, [row["id"]], MAX_COUNTED)
-    return _counted(name, _tenant(row), counts, waiting[row["id"]])
+    found = _counted(name, _tenant(row), counts, waiting[row["id"]])
+    return msgspec.structs.replace(found, backlog=await backlog(engine, tenant=row["id"]))
 
 
 async def get_queue(engine: Engine, name: str) -> NamedResource:
@@ -165,9 +168,12 @@ async def get_queue(engine: Engine, name: str) -> NamedResource:
         (counts,) = await walk(
             engine, _Q["queue_counts_of_tenant"], row["id"], MAX_COUNTED, now, tenant
         )
-        return _counted(name, _queue(row), counts)
-    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
-    return _counted(name, _queue(row), counts)
+    else:
+        tenant = None
+        (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
+    return msgspec.structs.replace(
+        _counted(name, _queue(row), counts), backlog=await backlog(engine, tenant, row["id"])
+    )
 
 
 async def get_target(engine: Engine, host: str) -> NamedResource:
