@@ -78,7 +78,7 @@ class Items(Generic[P, T]):
 
     def __init__(self, pages: Method[P, Page[T]]) -> None:
         self._plan: Callable[..., Plan[Page[T]]] = pages.plan
-        self.__doc__ = pages.plan.__doc__
+        self.__doc__ = f"Each item of every page. {pages.plan.__doc__}"
 
     @overload
     def __get__(
@@ -100,7 +100,9 @@ class Items(Generic[P, T]):
             each: Callable[..., object] = functools.partial(_each_async, runner, plan)
         else:
             each = functools.partial(_each, runner, plan)
-        return functools.wraps(self._plan)(each)
+        made = functools.wraps(self._plan)(each)
+        made.__doc__ = self.__doc__
+        return made
 
 
 async def _each_async(

@@ -44,8 +44,6 @@ _LETTER = f"{_API}/dead-letters/{{execution_id}}"
 _OPERATIONS = f"{_API}/operations"
 _OPERATION = f"{_API}/operations/{{operation_id}}"
 
-_BatchResult = v.CreatedJob | v.RefusedJob
-
 
 class _RawResult(msgspec.Struct):
     """A batch result: one struct for both kinds, which have no tag."""
@@ -109,12 +107,12 @@ class Jobs(Part[R]):
     @Method
     def create_many(
         self, jobs: Iterable[JobDefinition], *, idempotency_key: str | None = None
-    ) -> Generator[Call[_RawResults], _RawResults, Sequence[_BatchResult]]:
+    ) -> Generator[Call[_RawResults], _RawResults, Sequence[v.CreatedJob | v.RefusedJob]]:
         """Create any number of jobs, up to 10,000 per request.
 
         The results are in the order of the jobs. A rejected job does not affect the others.
         """
-        results: list[_BatchResult] = []
+        results: list[v.CreatedJob | v.RefusedJob] = []
         for number, body in enumerate(_batches(jobs)):
             answer = yield Call(
                 method="POST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self, TypeVar
@@ -18,6 +18,7 @@ from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.errors import Cancel, Dead, RetryAfter, Snooze, StoreUnavailable
 from hourbell.model.executions import FATES, ExecutionStatus, Reason
 from hourbell.model.ids import job_text, parse_execution_id
+from hourbell.model.manifests import Manifest
 from hourbell.observe.logs import configure_logs_of_library
 from hourbell.sdk.app import App
 from hourbell.sdk.connections import user_connection
@@ -220,7 +221,13 @@ class Bell(Enqueued):
     """An app on its own database, with a clock that only the test moves."""
 
     def __init__(
-        self, app: App, database: Database, at: datetime, concurrency: int, raises: bool
+        self,
+        app: App,
+        database: Database,
+        at: datetime,
+        concurrency: int,
+        raises: bool,
+        schedules: Collection[Task[..., Any]] | None,
     ) -> None:
         super().__init__(self)
         self.app = app
@@ -230,6 +237,7 @@ class Bell(Enqueued):
         self._database = database
         self._engine = Engine(database, DatabaseClock(database), _TIMES)
         self._concurrency = concurrency
+        self._schedules = schedules
         self._raises_by_default = self._raises = raises
         self._driver = Driver(
             self._engine, self._look, self._pass_gate, self._live_worker, self._turned
@@ -426,12 +434,28 @@ class Bell(Enqueued):
             name="test",
             queues=None,
             tasks=tuple(self.app.tasks),
-            manifest=manifest_of(self.app, None),
+            manifest=self._manifest(),
             slots=self._concurrency,
             lease_seconds=self._engine.times.lease_seconds,
             gather_seconds=0.0,
             drain_seconds=0.0,
         )
+
+    def _manifest(self) -> Manifest:
+        """What the app declares, with the schedules that fire in this test."""
+        whole = manifest_of(self.app, None)
+        if self._schedules is None:
+            return whole
+        for task in self._schedules:
+            if not isinstance(task, Task) or not task.options.schedule:
+                raise Misuse(f"schedules= takes tasks that have a schedule, not {task!r}.")
+        names = {task.name for task in self._schedules}
+        firing = {
+            key: document
+            for key, document in whole.schedules.items()
+            if document["action"]["name"] in names
+        }
+        return msgspec.structs.replace(whole, schedules=firing)
 
     async def _live_worker(self) -> SteppedWorker:
         """The worker, which is started when first needed and after it has died."""
@@ -538,26 +562,34 @@ async def start(
     mode: Mode = "manual",
     concurrency: int = 1,
     raises: bool = True,
+    schedules: Collection[Task[..., Any]] | None = None,
 ) -> AsyncIterator[Bell]:
     """An app on a migrated database used only by this test, with a clock stopped at `at`.
 
     Without `url`, a PostgreSQL is started for it, which takes seconds; the fixture `bell` shares one
     between all tests. `at` defaults to the real time. In the mode "inline", `enqueue` runs what is due
     before it returns. `concurrency` is how many tasks run at once. With `raises=False`, exceptions from
-    tasks are not raised unless a call asks for it.
+    tasks are not raised unless a call asks for it. `schedules` are the tasks whose schedules fire, in
+    place of all: a schedule for every minute makes virtual days slow.
     """
     async with AsyncExitStack() as stack:
         if url is None:
             server = await asyncio.to_thread(stack.enter_context, running_server())
             url = await asyncio.to_thread(server.new_database)
         yield await stack.enter_async_context(
-            _opened(app, url, at or this_second(), mode, concurrency, raises)
+            _opened(app, url, at or this_second(), mode, concurrency, raises, schedules)
         )
 
 
 @asynccontextmanager
 async def _opened(
-    app: App, url: str, at: datetime, mode: Mode, concurrency: int, raises: bool
+    app: App,
+    url: str,
+    at: datetime,
+    mode: Mode,
+    concurrency: int,
+    raises: bool,
+    schedules: Collection[Task[..., Any]] | None,
 ) -> AsyncIterator[Bell]:
     if at.tzinfo is None or at < _EARLIEST:
         raise Misuse(f"at={at}: virtual time needs a time zone, and begins in 2024.")
@@ -581,7 +613,7 @@ async def _opened(
                     "permanently. Use a database that is only for tests."
                 )
             await VirtualClock.install(database, at)
-            bell = Bell(app, database, at, concurrency, raises)
+            bell = Bell(app, database, at, concurrency, raises, schedules)
             if mode == "inline":
                 app._on_created = bell._run_inline
             middleware = app.middleware

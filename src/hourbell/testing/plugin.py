@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hourbell.testing.servers import DatabaseServer
 
 _MARKER = (
-    "hourbell(at=None, mode='manual', concurrency=1, raises=True): how the fixture `bell` of this "
+    "hourbell(at=None, mode='manual', concurrency=1, raises=True, schedules=None): how the fixture `bell` of this "
     "test is set up; see hourbell.testing.start"
 )
 

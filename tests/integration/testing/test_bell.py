@@ -57,6 +57,44 @@ async def test_the_clock_begins_at_the_real_time_unless_the_test_says_otherwise(
         await bell.clock.until(datetime(2030, 1, 1))  # noqa: DTZ001
 
 
+async def test_only_the_schedules_that_a_test_names_fire(
+    hourbell_app: App, hourbell_database: str
+) -> None:
+    @hourbell_app.task(name="often", schedule=cron("* * * * *"))
+    def often() -> None: ...
+
+    @hourbell_app.task(
+        name="daily", schedule=[cron("0 2 * * *", key="night"), cron("0 14 * * *", key="day")]
+    )
+    def daily() -> None: ...
+
+    async with start(hourbell_app, url=hourbell_database, at=MARCH, schedules=[daily]) as bell:
+        await bell.clock.advance(days=1)
+        assert [run.task for run in await bell.runs()] == ["shop.daily", "shop.daily"]
+
+
+async def test_no_schedule_fires_if_a_test_names_none(
+    hourbell_app: App, hourbell_database: str
+) -> None:
+    @hourbell_app.task(name="often", schedule=cron("* * * * *"))
+    def often() -> None: ...
+
+    async with start(hourbell_app, url=hourbell_database, at=MARCH, schedules=[]) as bell:
+        await bell.clock.advance(hours=2)
+        assert await bell.runs() == []
+
+
+async def test_a_task_without_a_schedule_cannot_be_named(
+    hourbell_app: App, hourbell_database: str
+) -> None:
+    @hourbell_app.task(name="plain")
+    def plain() -> None: ...
+
+    async with start(hourbell_app, url=hourbell_database, schedules=[plain]) as bell:
+        with pytest.raises(Misuse, match="schedules= takes tasks that have a schedule, not <Task"):
+            await bell.clock.advance(hours=2)
+
+
 @pytest.mark.hourbell(at=datetime(2028, 1, 1, tzinfo=UTC))
 async def test_a_leap_year_of_a_daily_schedule_has_366_runs_none_of_them_late(
     hourbell_app: App, bell: Bell

@@ -18,6 +18,8 @@ from hourbell.client.calls import Call
 from hourbell.client.errors import ClientError, FieldError, Problem
 from hourbell.client.methods import Method
 
+ROOT = Path(__file__).parents[3]
+
 # Of people and probes, of workers, of targets, and of the dashboard: not of programs that create jobs.
 NOT_IN_CLIENT = (
     *("/", "/livez", "/readyz", "/metrics", "/schema/", "/internal/", "/complete"),
@@ -246,3 +248,12 @@ def test_a_job_that_was_read_says_how_it_is_made() -> None:
     assert job.action == values.Task(name="count", payload={"a": 1})
     assert job.next_run_at is not None
     assert job.next_run_at.isoformat() == "2026-04-08T02:00:00+05:30"
+
+
+def test_the_page_of_all_methods_is_what_the_script_prints() -> None:
+    printed = subprocess.run(
+        [ROOT / "scripts" / "client-methods"], capture_output=True, text=True, check=True
+    )
+    assert (ROOT / "docs" / "client-methods.md").read_text() == printed.stdout, (
+        "run scripts/client-methods > docs/client-methods.md"
+    )
