@@ -9,9 +9,11 @@ import asyncpg
 import psycopg
 import pytest
 
-from hourbell import App, Completion, Context, Job, Retry, SyncContext, WorkerOptions
+from hourbell import App, Completion, Context, Job, Retry, Snooze, SyncContext, WorkerOptions
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.completions import complete
+from hourbell.engine.operations.dead_letters import replay_dead_letter, retry_execution
+from hourbell.engine.operations.idempotency import Write
 from hourbell.errors import InvalidArguments, LeaseLost
 from hourbell.failpoints import barrier
 from hourbell.model.errors import Conflict, NotFound
@@ -197,6 +199,127 @@ async def test_a_wait_ends_with_its_time(app: App) -> None:
 
     async with app, app.worker(FAST):
         assert await (await pay.enqueue()).result(20) is True
+
+
+async def kind_of(job: Job[Any], engine: Engine) -> str | None:
+    """What the wait of the job has ended with, as far as it is recorded."""
+    kind: str | None = await engine.database.value(
+        "select outcome from hourbell.waits where id = $1", parse_execution_id(job.execution_id)
+    )
+    return kind
+
+
+@pytest.mark.parametrize("first", ["TIMED_OUT", "FAILED"])
+async def test_a_new_attempt_waits_again_for_what_did_not_succeed(
+    app: App, engine: Engine, first: str
+) -> None:
+    seen: list[tuple[int, bool, Any]] = []
+    tokens: list[str] = []
+
+    @app.task(name="pay")
+    async def pay(ctx: Context) -> Any:
+        tokens.append(await ctx.completion_token())
+        timeout = 0.1 if first == "TIMED_OUT" and ctx.attempt == 1 else 3600
+        done = await ctx.wait_for_completion(timeout=timeout)
+        seen.append((ctx.attempt, done.timed_out, done.error))
+        if not done.succeeded and len(seen) == 1:
+            raise Snooze(0)  # the same attempt: it gets the same outcome
+        if not done.succeeded:
+            raise RuntimeError("not paid")
+        return done.result
+
+    async with app, app.worker(FAST):
+        job = await pay.enqueue()
+        if first == "FAILED":
+            await is_awaiting(job)
+            await report(engine, job, tokens[0], Failed("declined", "reported"))
+
+        async def waits_again() -> bool:
+            return len(seen) == 2 and (await job.get()).status == "AWAITING"
+
+        await eventually(waits_again)
+        got = (1, first == "TIMED_OUT", None if first == "TIMED_OUT" else "declined")
+        assert seen == [got, got]
+        await report(engine, job, tokens[0], Succeeded(7))  # late
+        assert await job.result(20) == 7
+    assert len(set(tokens)) == 1
+    assert seen[2:] == [(2, False, None)]
+
+
+async def test_a_late_report_between_two_attempts_is_for_the_next_one(
+    app: App, engine: Engine
+) -> None:
+    tokens: list[str] = []
+
+    @app.task(name="pay", retry=Retry.delays(3600))
+    async def pay(ctx: Context) -> Any:
+        tokens.append(await ctx.completion_token())
+        done = await ctx.wait_for_completion(timeout=3600)
+        if not done.succeeded:
+            raise RuntimeError("not paid")
+        return done.result
+
+    async with app, app.worker(FAST):
+        job = await pay.enqueue()
+        await is_awaiting(job)
+        await report(engine, job, tokens[0], Failed("declined", "reported"))
+
+        async def retries() -> bool:
+            return (await job.get()).status == "RETRYING"
+
+        await eventually(retries)
+        await report(engine, job, tokens[0], Failed("declined", "reported"))  # a repetition
+        assert await kind_of(job, engine) == "FAILED"
+        await report(engine, job, tokens[0], Succeeded(7))
+        await retry_execution(engine, parse_execution_id(job.execution_id), Write())
+        assert await job.result(20) == 7
+
+
+async def test_a_report_that_no_attempt_has_got_is_kept(app: App, engine: Engine) -> None:
+    reported = asyncio.Event()
+    token: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @app.task(name="pay")
+    async def pay(ctx: Context) -> str | None:
+        if ctx.attempt == 1:
+            token.set_result(await ctx.completion_token())
+            await reported.wait()
+            raise RuntimeError("something else")
+        return (await ctx.wait_for_completion(timeout=3600)).error
+
+    async with app, app.worker(FAST):
+        job = await pay.enqueue()
+        await report(engine, job, await token, Failed("declined", "reported"))
+        reported.set()
+        assert await job.result(20) == "declined"
+
+
+@pytest.mark.parametrize("reported", [False, True])
+async def test_a_replay_waits_again_for_what_did_not_succeed(
+    app: App, engine: Engine, reported: bool
+) -> None:
+    tokens: list[str] = []
+
+    @app.task(name="pay", retry=Retry.never())
+    async def pay(ctx: Context) -> Any:
+        tokens.append(await ctx.completion_token())
+        done = await ctx.wait_for_completion(timeout=3600 if reported or len(tokens) > 2 else 0.1)
+        if not done.succeeded:
+            raise RuntimeError("not paid")
+        return done.result
+
+    async with app, app.worker(FAST):
+        job = await pay.enqueue()
+        if reported:
+            await is_awaiting(job)
+            await report(engine, job, tokens[0], Failed("declined", "reported"))
+        assert await job.wait(20) == "DEAD"
+        with pytest.raises(Conflict, match="no longer awaits completion"):
+            await report(engine, job, tokens[0], Succeeded(7))
+        await replay_dead_letter(engine, parse_execution_id(job.execution_id), Write())
+        await is_awaiting(job)
+        await report(engine, job, tokens[0], Succeeded(7))
+        assert await job.result(20) == 7
 
 
 async def test_an_execution_that_waits_can_be_cancelled(app: App) -> None:

@@ -97,6 +97,9 @@ begin
   select array_agg(id) into replayed from made;
   if replayed is null then return '{}'; end if;
   delete from hourbell.reruns where id = any (replayed);
+  -- What no run has got yet is a report that still counts, but not that nothing was reported in time.
+  update hourbell.waits set outcome = null, value = null, seen_attempt = null
+  where id = any (replayed) and (outcome = 'TIMED_OUT' or outcome = 'FAILED' and seen_attempt is not null);
   perform hourbell.leave_slabs(replayed);
   perform hourbell.requeue(replayed);
   return replayed;

@@ -3,6 +3,16 @@
 -- its token, or the time is over, it is due again, in the same attempt. The handler then runs from its top, asks for
 -- the same wait, and gets the report.
 
+-- A wait that has ended without success (FAILED, TIMED_OUT) is open again as soon as the attempt that got this outcome
+-- has failed: the next attempt waits again, under the same token. Runs of one attempt, whether they follow a snooze, a
+-- release or an interruption, all get the same outcome. A success stays, because each run begins at the top of the
+-- handler.
+
+-- Whether a wait has ended without success, in an attempt before this one.
+create or replace function hourbell.is_past(w hourbell.waits, p_attempt int) returns boolean
+language sql immutable
+return coalesce(w.outcome <> 'SUCCEEDED' and w.seen_attempt < p_attempt, false);
+
 -- The wait of an execution by its name; with p_waits it is opened, if nothing was reported yet. A wait that does not
 -- exist gets the token p_token. `held` is false if the session does not hold the execution under this fence: then
 -- nothing was written.
@@ -12,6 +22,7 @@ create or replace function hourbell.wait_of(
 )
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
+declare this_attempt int;
 begin
   held := false;
   perform from hourbell.sessions where id = p_session and token = p_session_token for key share;
@@ -19,13 +30,19 @@ begin
   perform from hourbell.leased where session = p_session and fence = p_fence and p_id = any (ids) for key share;
   if not found or exists (select from hourbell.outcomes as o where o.id = p_id) then return; end if;
   held := true;
+  select attempt into this_attempt from hourbell.executions where id = p_id;
+  update hourbell.waits as w set outcome = null, value = null, seen_attempt = null
+  where id = p_id and name = p_name and hourbell.is_past(w, this_attempt);
   insert into hourbell.waits as w (id, name, token, is_open, fence) values (p_id, p_name, p_token, p_waits, p_fence)
-  on conflict (id, name) do update set is_open = p_waits and w.outcome is null, fence = p_fence
+  on conflict (id, name) do update
+  set is_open = p_waits and w.outcome is null, fence = p_fence,
+    seen_attempt = coalesce(w.seen_attempt, case when p_waits and w.outcome is not null then this_attempt end)
   returning w.token, w.outcome, w.value into token, outcome, value;
 end $$;
 
 -- Notes what an outside system reports, and makes the execution due again if it waits for that. Returns the outcome
--- that counts, which is another one if something was reported before.
+-- that counts, which is another one if something was reported before. Between two attempts, a repetition of what the
+-- last one got changes nothing.
 create or replace function hourbell.report_wait(
   p_id bigint, p_name text, p_outcome text, p_value json, p_now timestamptz
 ) returns text
@@ -33,7 +50,10 @@ language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare counts text;
 begin
-  update hourbell.waits set outcome = p_outcome, value = p_value where id = p_id and name = p_name and outcome is null;
+  update hourbell.waits as w set outcome = p_outcome, value = p_value, seen_attempt = null
+  where id = p_id and name = p_name and (outcome is null
+    or (outcome <> p_outcome or value::text is distinct from p_value::text)
+      and hourbell.is_past(w, (select attempt from hourbell.executions where id = p_id)));
   if found then perform hourbell.requeue_awaiting(array[p_id], p_now); end if;
   select outcome into counts from hourbell.waits where id = p_id and name = p_name;
   return counts;
