@@ -40,10 +40,13 @@ def keeping_all_open(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Within it, what the product opens in this loop is borrowed too, and given back when it is closed."""
     borrowed: dict[Database, _Key] = {}
 
-    async def borrow(kind: type[Database], dsn: str, *options: Any) -> Database:
-        key = kind, dsn, options
+    async def borrow(
+        kind: type[Database], dsn: str, connections: int = 10, program: str = "", *options: Any
+    ) -> Database:
         if asyncio.get_running_loop() is not loop:
-            return await _open(kind, dsn, *options)
+            return await _open(kind, dsn, connections, program, *options)
+        # Whatever their names: each worker has its own.
+        key = kind, dsn, (connections, "hourbell", *options)
         database = await _borrow(key)
         borrowed[database] = key
         return database
