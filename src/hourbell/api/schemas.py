@@ -437,6 +437,7 @@ def _operation() -> Schema:
                 *_NOT_REPLAYED,
                 "changed_meanwhile",
                 "ended",
+                "failed",
                 "invalid_schedule",
                 "underway",
                 "until_passed",

@@ -9,6 +9,7 @@ expresses all this as tests.
 
     postgres.py   the implementation: the rows in PostgreSQL are the source of truth
     bisect.py     settles a batch even if some outcomes in it cannot be stored
+    unreadable.py logs each job that cannot be read once
     remote.py     workers in other processes, connected through the API
 """
 

@@ -12,6 +12,7 @@ import asyncpg
 import structlog
 
 from hourbell.dispatch import RELEASED, Settlement
+from hourbell.engine.failing import isolate
 from hourbell.engine.life.settlement import unstorable, without_result
 from hourbell.model.ids import execution_text
 
@@ -27,16 +28,16 @@ log = structlog.get_logger(component="worker")
 
 async def settle_bisecting(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
     """Settle every outcome as far as possible; returns the executions whose outcome was refused."""
-    try:
-        return list(await settle(batch))
-    except REJECTED as error:
-        if len(batch) == 1:
-            return await _settle_reduced(settle, batch[0], error)
-    middle = len(batch) // 2
-    return [
-        *await settle_bisecting(settle, batch[:middle]),
-        *await settle_bisecting(settle, batch[middle:]),
-    ]
+    refused: list[int] = []
+
+    async def act(some: Sequence[Settlement]) -> None:
+        refused.extend(await settle(some))
+
+    async def fails(bad: Settlement, error: Exception) -> None:
+        refused.extend(await _settle_reduced(settle, bad, error))
+
+    await isolate(batch, act, fails, REJECTED)
+    return refused
 
 
 async def _settle_reduced(settle: Settle, bad: Settlement, rejected: Exception) -> list[int]:

@@ -49,6 +49,7 @@ from hourbell.dispatch import (
     Subscription,
 )
 from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, settle_bisecting
+from hourbell.dispatch.unreadable import UnreadableJobs
 from hourbell.engine.life.settlement import settlement, settlement_without_policy
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, SessionLost, StoreUnavailable
 from hourbell.model.executions import (
@@ -60,7 +61,6 @@ from hourbell.model.executions import (
     Snoozed,
     Succeeded,
 )
-from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import (
     DEFAULT_QUEUE,
     UNREADABLE_ERRORS,
@@ -131,6 +131,7 @@ class RemoteWorkers:
         self._woken = asyncio.Event()
         self._stopped = False
         self._claims = itertools.count(1)
+        self._unreadable = UnreadableJobs(log)
         self._settle_batchers: dict[Session, _SettleBatcher] = {}
 
     def wake(self, _payload: str = "") -> None:
@@ -225,7 +226,7 @@ class RemoteWorkers:
         others: list[Settlement] = []
         size = 0
         for one in claimed:
-            spec = _read(decode_spec, one)
+            spec = self._read(decode_spec, one)
             size += len(one.spec)
             if spec is None:
                 others.append(settlement(one, None, CANNOT_READ, 0, 0, None))
@@ -276,6 +277,13 @@ class RemoteWorkers:
                 log.exception("step failed", doing="admitting")
             for line in self._lines.values():
                 line.notify()
+
+    def _read(self, decode: Callable[[str | bytes], T], claimed: Claimed) -> T | None:
+        try:
+            return decode(claimed.spec)
+        except UNREADABLE_ERRORS as error:
+            self._unreadable.log(claimed, error)
+            return None
 
     # Claimed executions.
 
@@ -363,7 +371,7 @@ class RemoteWorkers:
                 refused.append(Settlement(number, fence, _KINDS[type(outcome)]))
             else:
                 left = claimed.deadline_in_seconds
-                spec = _read(decode_policies, claimed)
+                spec = self._read(decode_policies, claimed)
                 decided.append(settlement(claimed, spec, outcome, None, one.took_ms, left))
         if decided:
             refused_ids = set(
@@ -503,16 +511,3 @@ def _check_named(field: str, asked: Sequence[str] | None, served: Sequence[str] 
         f"must match the session, which serves {shown}; claim without a session to begin another"
     )
     raise InvalidInput([FieldError(field, "conflict", message)])
-
-
-def _read(decode: Callable[[str | bytes], T], claimed: Claimed) -> T | None:
-    try:
-        return decode(claimed.spec)
-    except UNREADABLE_ERRORS as error:
-        log.error(
-            "job cannot be read",
-            execution_id=execution_text(claimed.execution_id),
-            job_id=job_text(claimed.job_id),
-            error=str(error),
-        )
-        return None

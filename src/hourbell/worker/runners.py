@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from hourbell.actions import ActionRunners, Run, StillRunning, WorkerCalls, failed
+from hourbell.dispatch.unreadable import UnreadableJobs
 from hourbell.model.executions import CANNOT_READ, Failed, Outcome, Snoozed, Succeeded
-from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import decode_spec
 from hourbell.worker.counts import RunCounts
 from hourbell.worker.executions import Executions, LocalExecution, StopReason
@@ -78,6 +78,7 @@ class Runners:
         self._worker = worker  # its name
         self._traces = traces
         self._certain_until = certain_until  # until when executions may be started
+        self._unreadable = UnreadableJobs(log)
         self._context = contextvars.copy_context()  # of every runner when it starts
         self._context.run(structlog.contextvars.bind_contextvars, worker=worker)
         self._tasks: set[Runner] = set()
@@ -211,12 +212,7 @@ class Runners:
                 raise error
             return Failed("The handler raised CancelledError.", "CancelledError")
         if execution.spec is None:  # decoding it is what failed
-            log.error(
-                "job cannot be read",
-                execution_id=execution_text(execution.claimed.execution_id),
-                job_id=job_text(execution.claimed.job_id),
-                error=str(error),
-            )
+            self._unreadable.log(execution.claimed, error)
             return CANNOT_READ
         # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
         if execution.span is not None:

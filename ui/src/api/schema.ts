@@ -964,7 +964,7 @@ export interface components {
             left: number;
             left_reasons: {
                 /** @enum {unknown} */
-                code: "duplicate_job" | "gone" | "in_use" | "job_deleted" | "occurrence_live" | "changed_meanwhile" | "ended" | "invalid_schedule" | "underway" | "until_passed";
+                code: "duplicate_job" | "gone" | "in_use" | "job_deleted" | "occurrence_live" | "changed_meanwhile" | "ended" | "failed" | "invalid_schedule" | "underway" | "until_passed";
                 count: number;
             }[];
             error: string | null;

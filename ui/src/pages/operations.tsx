@@ -41,6 +41,7 @@ const LEFT_WORDS: Record<string, string> = {
   ended: "ended",
   gone: "gone",
   in_use: "being changed by another request",
+  failed: "the change failed on it",
   invalid_schedule: "schedule cannot be computed",
   job_deleted: "job deleted",
   occurrence_live: "live again",

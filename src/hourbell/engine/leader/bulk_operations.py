@@ -26,6 +26,7 @@ import structlog
 from hourbell.documents.dead_letters import DeadLetterFilter
 from hourbell.documents.operations import Act, JobSelector, parse_operation_preview
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.operations.bulk_changes import decide_all, paused_with
 from hourbell.engine.operations.bulk_operations import (
@@ -59,8 +60,14 @@ _JOBS = 100  # changed in one batch
 _LETTERS = 500  # replayed or purged in one batch
 _MAX_FORGOTTEN = 1_000
 # Why a job was not changed, by the outcome of its change.
-_LEFT = {"underway": "underway", "locked": "in_use", "moved": "changed_meanwhile"}
+_LEFT = {
+    "underway": "underway",
+    "locked": "in_use",
+    "moved": "changed_meanwhile",
+    "failed": "failed",
+}
 _POSTPONED = timedelta(seconds=1)  # until a batch that met a lock is retried
+_UNREADABLE = timedelta(minutes=1)  # until an operation that cannot be read is tried again
 _AHEAD = timedelta(seconds=1)  # a batch at a rate begins so long before the last one has fallen due
 
 
@@ -88,13 +95,18 @@ async def run_operations(engine: Engine, term: Term | None, now: datetime) -> bo
     row = await engine.database.row_or_none(_Q["next"], now)
     if row is None:
         return False
-    running = _Running(
-        operation=operation_of(row),
-        tenant=row["tenant"],
-        batch=row["batches"],
-        position=row["position"],
-        paced_until=row["paced_until"],
-    )
+    try:
+        running = _Running(
+            operation=operation_of(row),
+            tenant=row["tenant"],
+            batch=row["batches"],
+            position=row["position"],
+            paced_until=row["paced_until"],
+        )
+    except Exception as error:  # another version, which can read it, may lead by then
+        await note_failing(engine, now, "operation", row["id"], error)
+        await engine.database.fetch(_Q["postpone"], row["id"], row["batches"], now + _UNREADABLE)
+        return True
     try:
         await _run_batch(engine, term, running, now)
     except NotLeader:

@@ -6,14 +6,15 @@ leads or dies. The callback is a webhook execution like that of a notification, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import asyncpg
 import msgspec
-import structlog
 
 from hourbell.engine.codes import FATES
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import isolate, note_failing
 from hourbell.engine.leader.notify import webhook_job
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.model.ids import group_text
@@ -30,8 +31,6 @@ _END = "select hourbell.end_groups($1, $2, $3, $4, $5, $6, $7)"
 _DELAY = "select hourbell.delay_callback($1, $2, $3, $4, $5)"
 _PROBLEM = "its callback cannot be created; the log of the scheduler says why"
 
-log = structlog.get_logger(component="scheduler")
-
 
 async def follow_groups(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Follow the groups that are due, and end those whose members have ended; True if more."""
@@ -40,26 +39,24 @@ async def follow_groups(engine: Engine, term: Term | None, now: datetime) -> boo
             _FOLLOW, *epoch_args(term), now, _MAX_GROUPS, _MAX_FOLLOWED
         )
     if followed["ended"]:
-        await _end(engine, term, now, followed["ended"])
+        await isolate(
+            followed["ended"],
+            lambda some: _end(engine, term, now, some),
+            lambda one, error: _delay(engine, term, now, one, error),
+        )
     return bool(followed["more"]) or len(followed["ended"]) == _MAX_GROUPS
 
 
-async def _end(engine: Engine, term: Term | None, now: datetime, ended: list[int]) -> None:
-    """End groups. One that cannot be ended is retried after a minute, and stops no other."""
-    try:
-        await _end_together(engine, term, now, ended)
-    except (asyncpg.PostgresError, msgspec.MsgspecError):
-        if len(ended) > 1:
-            middle = len(ended) // 2
-            await _end(engine, term, now, ended[:middle])
-            await _end(engine, term, now, ended[middle:])
-            return
-        log.exception("group cannot be ended", group_id=group_text(ended[0]))
-        with translate_epoch_errors():
-            await engine.database.value(_DELAY, *epoch_args(term), now, ended[0], _PROBLEM)
+async def _delay(
+    engine: Engine, term: Term | None, now: datetime, group: int, error: Exception
+) -> None:
+    """Retry a group that cannot be ended after a minute."""
+    await note_failing(engine, now, "group", group, error)
+    with translate_epoch_errors():
+        await engine.database.value(_DELAY, *epoch_args(term), now, group, _PROBLEM)
 
 
-async def _end_together(engine: Engine, term: Term | None, now: datetime, ended: list[int]) -> None:
+async def _end(engine: Engine, term: Term | None, now: datetime, ended: Sequence[int]) -> None:
     rows = await engine.database.fetch(_Q["group"], ended)
     webhooks = [None if row["url"] is None else _webhook(row, now) for row in rows]
     async with committing("notify.before_commit", "notify.after_commit"):

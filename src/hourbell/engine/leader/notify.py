@@ -9,8 +9,8 @@ hour. They have no notifications themselves, so none is sent about them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -19,6 +19,7 @@ import structlog
 
 from hourbell.engine.codes import EVENTS, MISSED, RECOVERED
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import isolate, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import execution_text, job_text, monitor_text
@@ -29,8 +30,9 @@ from hourbell.model.jobs import (
     Event,
     JobType,
     NewJob,
+    TaskAction,
     WebhookAction,
-    decode_job,
+    decode_readable,
     encode_job,
 )
 from hourbell.model.policies import Priority, RetryPolicy
@@ -48,6 +50,15 @@ _SEND = "select hourbell.send_notices($1, $2, $3, $4, $5, $6, $7, $8)"
 _RETRIES = RetryPolicy(max_retries=7, initial_delay_seconds=30)
 _TIMEOUT_SECONDS = 30
 
+_GIVE_UP_AFTER = timedelta(days=1)  # on a job whose notifications cannot be read
+# For the required fields of a job that cannot be read; a notification has none of them.
+_STAND_INS: dict[str, Any] = {
+    "name": "",
+    "type": JobType.ONE_TIME,
+    "schedule": Once(datetime.max.replace(tzinfo=UTC)),
+    "action": TaskAction(name=""),
+}
+
 _EVENT_OF = {code: event for event, code in EVENTS.items()}
 _STATUS_OF = {
     Event.SUCCESS: ExecutionStatus.SUCCEEDED,
@@ -58,40 +69,55 @@ _STATUS_OF = {
 
 async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Create the webhooks of the oldest notices; True if there may be more notices."""
-    rows = await engine.database.fetch(_Q["outbox"], _MAX_NOTICES)
-    if not rows:
-        return False
-    about: list[int] = []
-    sent: list[NewJob] = []
+    rows = await engine.database.fetch(_Q["outbox"], _MAX_NOTICES, now)
+    made: list[tuple[asyncpg.Record, list[NewJob]]] = []
+
+    async def fails(row: asyncpg.Record, error: Exception) -> None:
+        await note_failing(engine, now, "notice", row["id"], error, row["job"], row["execution"])
+
     for row in rows:
-        made = _notifications(row, now)
-        about += [row["id"]] * len(made)
-        sent += made
+        try:
+            made.append((row, _notifications(row, now)))
+        except Exception as error:
+            await fails(row, error)
+    await isolate(
+        made, lambda some: _send(engine, term, now, some), lambda one, error: fails(one[0], error)
+    )
+    return len(rows) == _MAX_NOTICES
+
+
+async def _send(
+    engine: Engine,
+    term: Term | None,
+    now: datetime,
+    made: Sequence[tuple[asyncpg.Record, list[NewJob]]],
+) -> None:
+    about = [row["id"] for row, jobs in made for _ in jobs]
+    sent = [job for _, jobs in made for job in jobs]
     async with committing("notify.before_commit", "notify.after_commit"):
         with translate_epoch_errors():
             await engine.database.value(
                 _SEND,
                 *epoch_args(term),
                 now,
-                [row["id"] for row in rows],
+                [row["id"] for row, _ in made],
                 await engine.queue(NOTIFICATION_QUEUE, now),
                 about,
                 [await engine.target(job.target, now) for job in sent],
                 [encode_job(job).decode() for job in sent],
             )
     engine.announce()
-    return len(rows) == _MAX_NOTICES
 
 
 def _notifications(row: asyncpg.Record, now: datetime) -> list[NewJob]:
     """The webhooks of a notice; empty if the job or monitor no longer asks for notifications."""
     if row["event"] in (MISSED, RECOVERED):
         return [] if row["url"] is None else [_alert(row, now)]
-    try:
-        job = decode_job(row["job_spec"])
-    except msgspec.MsgspecError:
-        # It would fail each time, and block all other notices.
-        log.exception("notice not sent: job cannot be decoded", notice=row["id"])
+    job, unreadable, why = decode_readable(row["job_spec"], **_STAND_INS)
+    if "notifications" in unreadable or "name" in unreadable:
+        if now - row["at"] < _GIVE_UP_AFTER:
+            raise ValueError(f"the notifications of the job cannot be read: {why}")
+        log.error("notice not sent", job_id=job_text(row["job"]), error=why)
         return []
     event = _EVENT_OF[row["event"]]
     body = _body(row, job, event)

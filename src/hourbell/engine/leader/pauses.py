@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import structlog
-
 from hourbell.engine.codes import PAUSE_OVER, TARGET_GONE
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.operations.bulk_changes import change_page
 from hourbell.engine.operations.change import PAUSE, RESUME, decide_resume
@@ -15,8 +14,6 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views.jobs import find_jobs
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
-
-log = structlog.get_logger(component="scheduler")
 
 _Q = queries("pauses")
 _J = queries("jobs")
@@ -65,7 +62,8 @@ async def end_pauses(engine: Engine, now: datetime) -> bool:
     page = await change_page(engine, unchanged, now, write, RESUME, decide_resume)
     if page.failed:
         stuck = [row for row in over if row["job"] in page.failed]
-        log.warning("paused jobs not resumed", jobs=len(stuck))
+        for job_id, error in page.failed.items():
+            await note_failing(engine, now, "resume", job_id, error, job_id)
         seen = [row["job"] for row in stuck], [row["look_at"] for row in stuck]
         await engine.database.fetch(_Q["look_later"], *seen, now + _RETRY)
     return len(rows) == _MAX_CHECKED

@@ -22,10 +22,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
 from hourbell.engine.core import READY, Engine
+from hourbell.engine.failing import run_each
 from hourbell.engine.leader.activity import count_minutes
 from hourbell.engine.leader.bulk_operations import forget_operations, run_operations
 from hourbell.engine.leader.group_callbacks import follow_groups
@@ -148,10 +150,12 @@ class Scheduler:
         return False
 
     async def _plan_step(self, term: Term, now: datetime) -> bool:
-        more = await update_tz_version(self._engine, term, now)
-        more = await complete_joins(self._engine, now, term) or more
-        more = await plan(self._engine, term, now) or more
-        return await end_memberships(self._engine, term, now) or more
+        return await run_each(
+            partial(update_tz_version, self._engine, term, now),
+            partial(complete_joins, self._engine, now, term),
+            partial(plan, self._engine, term, now),
+            partial(end_memberships, self._engine, term, now),
+        )
 
     async def _admit(self, term: Term, now: datetime) -> bool:
         passed = await admit(self._engine, now)
@@ -181,8 +185,10 @@ class Scheduler:
         return bool(reaped.sessions)
 
     async def _check_targets(self, term: Term, now: datetime) -> bool:
-        more = await end_overdue(self._engine, term, now)
-        return await pause_abandoned(self._engine, term) or more
+        return await run_each(
+            partial(end_overdue, self._engine, term, now),
+            partial(pause_abandoned, self._engine, term),
+        )
 
     async def _end_pauses(self, term: Term, now: datetime) -> bool:
         return await end_pauses(self._engine, now)
@@ -191,9 +197,11 @@ class Scheduler:
         return await run_operations(self._engine, term, now)
 
     async def _notify(self, term: Term, now: datetime) -> bool:
-        more = await watch(self._engine, term, now)
-        more = await follow_groups(self._engine, term, now) or more
-        return await send_notices(self._engine, term, now) or more
+        return await run_each(
+            partial(watch, self._engine, term, now),
+            partial(follow_groups, self._engine, term, now),
+            partial(send_notices, self._engine, term, now),
+        )
 
     async def _reconcile(self, term: Term, now: datetime) -> bool:
         await reconcile(self._engine, None, term)
@@ -204,5 +212,7 @@ class Scheduler:
 
     async def _run_housekeeping(self, term: Term, now: datetime) -> bool:
         kept = timedelta(days=self._engine.times.audit_days)
-        more = await forget_operations(self._engine, term, now - kept)
-        return await run_housekeeping(self._engine, term, now) or more
+        return await run_each(
+            partial(forget_operations, self._engine, term, now - kept),
+            partial(run_housekeeping, self._engine, term, now),
+        )

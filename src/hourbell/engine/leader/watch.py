@@ -8,16 +8,16 @@ down every few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import date, datetime, timedelta
 
 import asyncpg
 import msgspec
-import structlog
 
 from hourbell.documents.schedules import first_run
 from hourbell.engine.codes import JOB_STATUSES, MISSED, RECOVERED
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import isolate, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.views.jobs import excluded_dates
 from hourbell.model.errors import StoreUnavailable
@@ -27,12 +27,10 @@ from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.zones import shown_in
 
-log = structlog.get_logger(component="scheduler")
-
 _Q = queries("notices")
 _MAX_MONITORS = 200
 _RECOVERY_SECONDS = 10.0  # how often a monitor that is down is checked
-_RECHECK_SECONDS = 3600.0  # next check of a monitor that cannot be judged
+_RECHECK_SECONDS = 60.0  # next check of a monitor that cannot be judged
 _JUDGE = "select hourbell.judge_monitors($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 
@@ -114,24 +112,41 @@ async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
     rows = await engine.database.fetch(_Q["watched"], now, _MAX_MONITORS)
     if not rows:
         return False
-    judged = [await _judged(engine, row, now) for row in rows]
+    judged = [(row, await _judged(engine, row, now)) for row in rows]
+    await isolate(
+        judged,
+        lambda some: _store(engine, term, now, some),
+        lambda one, error: _note(engine, now, one[0], error),
+    )
+    overdue = any(one.check_at is not None and one.check_at <= now for _, one in judged)
+    return overdue or len(rows) == _MAX_MONITORS
+
+
+async def _store(
+    engine: Engine,
+    term: Term | None,
+    now: datetime,
+    judged: Sequence[tuple[asyncpg.Record, Judgement]],
+) -> None:
     async with committing("watch.before_commit", "watch.after_commit"):
         with translate_epoch_errors():
             await engine.database.value(
                 _JUDGE,
                 *epoch_args(term),
                 now,
-                [row["id"] for row in rows],
-                [row["version"] for row in rows],
-                [one.since for one in judged],
-                [one.expected_at for one in judged],
-                [one.check_at for one in judged],
-                [row["success_at"] for row in rows],
-                [one.down_since for one in judged],
-                [one.event for one in judged],
+                [row["id"] for row, _ in judged],
+                [row["version"] for row, _ in judged],
+                [one.since for _, one in judged],
+                [one.expected_at for _, one in judged],
+                [one.check_at for _, one in judged],
+                [row["success_at"] for row, _ in judged],
+                [one.down_since for _, one in judged],
+                [one.event for _, one in judged],
             )
-    overdue = any(one.check_at is not None and one.check_at <= now for one in judged)
-    return overdue or len(rows) == _MAX_MONITORS
+
+
+async def _note(engine: Engine, now: datetime, row: asyncpg.Record, error: Exception) -> None:
+    await note_failing(engine, now, "monitor", row["id"], error, row["job"])
 
 
 async def _judged(engine: Engine, row: asyncpg.Record, now: datetime) -> Judgement:
@@ -142,9 +157,9 @@ async def _judged(engine: Engine, row: asyncpg.Record, now: datetime) -> Judgeme
         return judge(msgspec.structs.replace(seen, excluded=excluded.keys()), now)
     except StoreUnavailable:
         raise
-    except Exception:
+    except Exception as error:
         # For example, its zone was removed. It must not block the judgement of the others.
-        log.exception("monitor cannot be judged", monitor=row["id"])
+        await _note(engine, now, row, error)
         later = now + timedelta(seconds=_RECHECK_SECONDS)
         return Judgement(row["since"], row["expected_at"], later, row["down_since"])
 

@@ -6,11 +6,10 @@ from datetime import datetime
 
 import asyncpg
 import msgspec
-import structlog
 
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
-from hourbell.model.ids import execution_text
 from hourbell.store.database import committing
 
 _MAX_DEADLINES = 5_000
@@ -18,8 +17,6 @@ _LOST = "lost"  # the kind of failure of an attempt whose worker died
 _REAP = "select *, hourbell.ended() as ended_as from hourbell.reap($1, $2, $3, $4)"
 _EXPIRE = "select n, hourbell.ended() as ended from hourbell.expire($1, $2, $3, $4) as n"
 _DELAY = "select hourbell.delay_deadline($1, $2, $3)"
-
-log = structlog.get_logger(component="scheduler")
 
 
 class Reaped(msgspec.Struct, frozen=True):
@@ -62,11 +59,7 @@ async def _delay(engine: Engine, term: Term | None, now: datetime, error: Except
     with translate_epoch_errors():
         execution_id = await engine.database.value(_DELAY, *epoch_args(term), now)
     if execution_id is not None:
-        log.error(
-            "deadline cannot be applied",
-            execution_id=execution_text(execution_id),
-            error=str(error).partition("\n")[0],  # without the row
-        )
+        await note_failing(engine, now, "deadline", execution_id, error, execution_id=execution_id)
 
 
 async def _expire(engine: Engine, term: Term | None, now: datetime, limit: int) -> bool:

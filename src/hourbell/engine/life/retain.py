@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import run_each
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.store.queries import queries
 
+_F = queries("failing")
+_FAILING_KEPT = timedelta(hours=1)  # how long a row is kept that no longer fails
 _DAYS_AHEAD = 7
 _PARTITIONS = (
     10  # that the retention of the cell is divided into: each costs every statement a little
@@ -38,44 +43,48 @@ async def make_partitions(engine: Engine, now: datetime) -> None:
 async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> bool:
     """One round of housekeeping; True if there is more to delete."""
     times = engine.times
-    await make_partitions(engine, now)
-    with translate_epoch_errors():
-        more = await _drop_partitions(engine, term, now)
-        await engine.database.value(
-            "select hourbell.delete_old_records($1, $2, $3, $4)",
-            *epoch_args(term),
-            now,
-            timedelta(days=times.ledger_days),
-        )
+
+    async def call(statement: str, *args: object) -> Any:
+        with translate_epoch_errors():
+            return await engine.database.value(statement, *epoch_args(term), *args)
+
+    async def make() -> bool:
+        await make_partitions(engine, now)
+        return False
+
+    async def drop() -> bool:
+        with translate_epoch_errors():
+            return await _drop_partitions(engine, term, now)
+
+    async def delete_old_records() -> bool:
+        kept = timedelta(days=times.ledger_days)
+        await call("select hourbell.delete_old_records($1, $2, $3, $4)", now, kept)
+        await engine.database.fetch(_F["forget"], now - _FAILING_KEPT)
+        return False
+
+    async def list_quota_jobs() -> bool:
         for _ in range(_QUOTA_CHUNKS):
-            if not await engine.database.value(
-                "select hourbell.list_quota_jobs($1, $2, $3)", *epoch_args(term), _SCANNED
-            ):
+            if not await call("select hourbell.list_quota_jobs($1, $2, $3)", _SCANNED):
                 break
-        expired = await engine.database.value(
-            "select hourbell.delete_expired($1, $2, $3, $4, $5)",
-            *epoch_args(term),
-            now,
-            timedelta(seconds=times.answers_seconds),
-            _MAX_ROWS,
-        )
-        deleted = await engine.database.value(
-            "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)",
-            *epoch_args(term),
-            now,
-            times.ledger_days,
-            times.dead_letter_days,
-            times.audit_days,
-            _TENANTS,
-            _MAX_ROWS,
-        )
-        groups = await engine.database.value(
-            "select hourbell.drop_groups($1, $2, $3, $4)",
-            *epoch_args(term),
-            now - timedelta(days=times.ledger_days),
-            _MAX_ROWS,
-        )
-    return bool(more or expired >= _MAX_ROWS or deleted >= _MAX_ROWS or groups)
+        return False
+
+    async def delete_expired() -> bool:
+        kept = timedelta(seconds=times.answers_seconds)
+        statement = "select hourbell.delete_expired($1, $2, $3, $4, $5)"
+        return bool(await call(statement, now, kept, _MAX_ROWS) >= _MAX_ROWS)
+
+    async def retain() -> bool:
+        days = times.ledger_days, times.dead_letter_days, times.audit_days
+        statement = "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)"
+        return bool(await call(statement, now, *days, _TENANTS, _MAX_ROWS) >= _MAX_ROWS)
+
+    async def drop_groups() -> bool:
+        until = now - timedelta(days=times.ledger_days)
+        return bool(await call("select hourbell.drop_groups($1, $2, $3, $4)", until, _MAX_ROWS))
+
+    return await run_each(
+        make, drop, delete_old_records, list_quota_jobs, delete_expired, retain, drop_groups
+    )
 
 
 async def _drop_partitions(engine: Engine, term: Term | None, now: datetime) -> bool:

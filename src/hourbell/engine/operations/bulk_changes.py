@@ -17,10 +17,12 @@ from contextlib import suppress
 from datetime import datetime
 
 import msgspec
+import structlog
 
 from hourbell.documents.pauses import JobSelection
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import ABOUT_NO_ROW
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.operations.change import (
     PAUSE,
@@ -37,12 +39,15 @@ from hourbell.engine.operations.change import (
 from hourbell.engine.operations.idempotency import Idempotent, Write, store_answer, write_row
 from hourbell.engine.views.jobs import JobFilter, list_jobs, recorded_under
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
+from hourbell.model.ids import job_text
 from hourbell.model.jobs import ACTIVE_STATUSES, Job, JobStatus, Pause
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 from hourbell.timing.rules import compile_rule
+
+log = structlog.get_logger(component="api")
 
 _Q = queries("pauses")
 _PAGE = 100  # jobs changed in one transaction
@@ -164,7 +169,7 @@ async def _change_selected(
 
 class _ChangedPage(msgspec.Struct, frozen=True):
     changed: int
-    failed: set[int]  # the ids of jobs that could not be changed
+    failed: dict[int, Exception]  # why jobs could not be changed, by their ids
 
 
 async def change_page(
@@ -177,17 +182,21 @@ async def change_page(
 ) -> _ChangedPage:
     """Change these jobs in one transaction; those that were changed since they were read, alone."""
     changes, refused = await decide_all(engine, jobs, now, write, operation, decide)
-    failed = set(refused)
+    failed = dict(refused)
     outcomes = await _commit(engine, changes, now, write, operation)
     done = [each for each, outcome in outcomes.items() if outcome == "changed"]
-    failed |= {each for each, outcome in outcomes.items() if outcome in ("underway", "locked")}
+    failed |= {
+        each: Conflict(f"{job_text(each)} could not be changed: {outcome}.")
+        for each, outcome in outcomes.items()
+        if outcome in ("underway", "locked", "failed")
+    }
     changed = len(done)
     for job_id in [each for each, outcome in outcomes.items() if outcome == "moved"]:
         try:  # it was changed since it was read
             await change_job(engine, job_id, write, operation, decide)
             changed += 1
-        except (Conflict, InvalidInput, NotFound):
-            failed.add(job_id)
+        except (Conflict, InvalidInput, NotFound) as error:
+            failed[job_id] = error
     return _ChangedPage(changed, failed)
 
 
@@ -206,7 +215,11 @@ async def decide_all(
     for job in jobs:
         try:
             change = await decide_change(engine, job, now, write, operation, decide, known)
-        except (Conflict, InvalidInput) as error:
+        except ABOUT_NO_ROW:
+            raise
+        except Exception as error:
+            if not isinstance(error, Conflict | InvalidInput):
+                log.exception("job cannot be changed", job_id=job_text(job.job_id))
             refused[job.job_id] = error
             continue
         if change.argument is not None:

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 import asyncpg
@@ -23,6 +26,7 @@ import structlog
 
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import isolate, note_failing, run_each
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.life.settle import SETTLE, columns, count_settled
 from hourbell.engine.life.settlement import (
@@ -38,7 +42,7 @@ from hourbell.engine.operations.idempotency import (
 from hourbell.engine.operations.secrets import redactor_of_sent
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.pages import walk
-from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.errors import Conflict, NotFound, StoreUnavailable
 from hourbell.model.executions import (
     FATES,
     TIMEOUT,
@@ -49,7 +53,7 @@ from hourbell.model.executions import (
     Succeeded,
 )
 from hourbell.model.ids import execution_text
-from hourbell.model.jobs import TaskAction, decode_spec
+from hourbell.model.jobs import UNREADABLE_ERRORS, TaskAction, decode_policies, decode_spec
 from hourbell.security.sealing import KeyRing
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
@@ -110,7 +114,10 @@ async def complete(
         if row["outcome"] is not None or row["claimed_at"] is None:
             raise _ended(execution_id, row["outcome"])
         redacted = await _without_secrets(engine, ring, seen, row, outcome)
-        settled = _settlement(execution_id, row, redacted, now)
+        try:
+            settled = _settlement(execution_id, row, redacted, now)
+        except UNREADABLE_ERRORS as error:  # a process of a newer version can
+            raise StoreUnavailable(f"This version cannot read the job: {error}") from error
 
         async with attempt.transaction(_NO_TENANT) as connection:
             fence = settled.fence
@@ -179,7 +186,10 @@ async def _without_secrets(
 ) -> Succeeded | Failed:
     if isinstance(outcome, Succeeded) and outcome.result is None:
         return outcome
-    action = decode_spec(row["spec"]).action if row["is_as_sent"] else None
+    action = None
+    if row["is_as_sent"]:
+        with suppress(*UNREADABLE_ERRORS):
+            action = decode_spec(row["spec"]).action
     if isinstance(action, TaskAction):
         return outcome  # the target was sent no secrets
     redactor = None  # if the job was changed since: any secret may have been sent
@@ -197,30 +207,63 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
 
     True if there may be more.
     """
-    with translate_epoch_errors():
+
+    async def cancel() -> bool:
         ended = await engine.database.value(_Q["cancel_requested"], *epoch_args(term), now)
         engine.counts.count_ended(ended)
+        return False
+
+    async def end_waits() -> bool:
         waits = await engine.database.value(_Q["end_waits"], *epoch_args(term), now, _MAX_OVERDUE)
         if waits:
             engine.announce()
-        rows = await walk(engine, _Q["overdue"], now, _MAX_OVERDUE)
-        if not rows:
-            return bool(waits == _MAX_OVERDUE)
-        batch = [
-            _settlement(row["id"], row, _TOO_LATE, now)
-            for row in rows
-            if row["claimed_at"] is not None and row["spec"] is not None
-        ]
-        ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
-        given = columns(batch)
-        async with committing("settle.before_commit", "settle.after_commit"):
+        return bool(waits == _MAX_OVERDUE)
+
+    with translate_epoch_errors():
+        return await run_each(cancel, end_waits, partial(_time_out, engine, term, now))
+
+
+async def _time_out(engine: Engine, term: Term | None, now: datetime) -> bool:
+    rows = await walk(engine, _Q["overdue"], now, _MAX_OVERDUE)
+    decided: list[tuple[asyncpg.Record, Settlement | None]] = []
+
+    async def fails(row: asyncpg.Record, error: Exception) -> None:
+        job_id = row["job"] or row["id"]
+        await note_failing(engine, now, "overdue", row["id"], error, job_id, row["id"])
+
+    for row in rows:
+        try:
+            is_waiting = row["claimed_at"] is not None and row["spec"] is not None
+            decided.append(
+                (row, _settlement(row["id"], row, _TOO_LATE, now) if is_waiting else None)
+            )
+        except Exception as error:
+            await fails(row, error)
+    await isolate(
+        decided,
+        lambda some: _end_overdue(engine, term, now, some),
+        lambda one, error: fails(one[0], error),
+    )
+    return len(rows) == _MAX_OVERDUE
+
+
+async def _end_overdue(
+    engine: Engine,
+    term: Term | None,
+    now: datetime,
+    decided: Sequence[tuple[asyncpg.Record, Settlement | None]],
+) -> None:
+    batch = [settled for _, settled in decided if settled is not None]
+    ids, fences = [row["id"] for row, _ in decided], [row["fence"] for row, _ in decided]
+    given = columns(batch)
+    async with committing("settle.before_commit", "settle.after_commit"):
+        with translate_epoch_errors():
             row = await engine.database.row(
                 _END_OVERDUE, *epoch_args(term), now, ids, fences, *given
             )
-        count_settled(engine, batch, given, row)
+    count_settled(engine, batch, given, row)
     if row["freed"]:
         engine.announce()
-    return _MAX_OVERDUE in (len(rows), waits)
 
 
 def _settlement(
@@ -241,7 +284,7 @@ def _settlement(
     took_ms = max(min(passed_ms, _MAX_MS) - row["begun_ms"], 0)
     by = row["finish_by"]
     remaining = None if by is None else (by - now).total_seconds()
-    spec = decode_spec(row["spec"])
+    spec = decode_policies(row["spec"])
     return settlement(claimed, spec, outcome, row["begun_ms"], took_ms, remaining)
 
 

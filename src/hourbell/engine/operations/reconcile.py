@@ -27,12 +27,13 @@ import msgspec
 import structlog
 
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import ABOUT_NO_ROW, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.operations.change import delete_job
-from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.idempotency import Write, is_lock_conflict
 from hourbell.engine.operations.upsert import put_seen_job, seen_job
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.errors import HourbellError, PreconditionFailed, StoreUnavailable
+from hourbell.model.errors import HourbellError, PreconditionFailed
 from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
@@ -50,6 +51,7 @@ async def reconcile(engine: Engine, app: str | None, term: Term | None = None) -
     Only the leader retires schedules.
     """
     retires = app is None
+    stuck: set[tuple[str, str]] = set()  # schedules that failed in this call
     for _ in range(_MAX_ROUNDS):
         now = await engine.clock.now()
         rows = await engine.database.fetch(_Q["reconciliation"], app, now, GRACE)
@@ -60,25 +62,40 @@ async def reconcile(engine: Engine, app: str | None, term: Term | None = None) -
         todo = [
             row for row in rows if row["step"] == "apply" or (row["step"] == "retire" and retires)
         ]
-        if not todo:
+        if all((row["app"], row["key"]) in stuck for row in todo):
             return
         for row in todo:
-            if row["step"] == "apply":
-                await _apply(engine, row, now)
-            else:
-                await _retire(engine, row, term, now)
+            if (row["app"], row["key"]) in stuck:
+                continue
+            try:
+                if row["step"] == "apply":
+                    await _apply_document(engine, row, msgspec.json.decode(row["document"]))
+                else:
+                    await _retire(engine, row, term, now)
+            except Exception as error:  # whatever it is, it must not stop the schedules after it
+                if isinstance(error, ABOUT_NO_ROW) and not is_lock_conflict(error):
+                    raise
+                stuck.add((row["app"], row["key"]))
+                await _note(engine, row, error, now)
     log.warning("schedules not reconciled yet", app=app)
 
 
-async def _apply(engine: Engine, row: asyncpg.Record, now: datetime) -> None:
-    app, key, digest = row["app"], row["key"], row["digest"]
-    try:
-        await _apply_document(engine, row, msgspec.json.decode(row["document"]))
-    except StoreUnavailable:
-        raise
-    except HourbellError as error:
-        log.error("schedule not applied", app=app, key=key, error=error.message)
-        await engine.database.value(_Q["note_problem"], app, key, digest, error.message, now)
+async def _note(engine: Engine, row: asyncpg.Record, error: Exception, now: datetime) -> None:
+    """Note why a schedule was not applied or retired; it is retried."""
+    app, key = row["app"], row["key"]
+    if is_lock_conflict(error):
+        log.info("schedule postponed", app=app, key=key)
+    elif row["step"] == "apply":
+        is_known = isinstance(error, HourbellError)
+        why = (
+            error.message
+            if isinstance(error, HourbellError)
+            else f"{type(error).__name__}: {error}"
+        )
+        log.error("schedule not applied", app=app, key=key, error=why, exc_info=not is_known)
+        await engine.database.value(_Q["note_problem"], app, key, row["digest"], why, now)
+    elif row["job"] is not None:
+        await note_failing(engine, now, "retire", row["job"], error, row["job"])
 
 
 async def _apply_document(engine: Engine, row: asyncpg.Record, document: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ preview, forecast                  a schedule, and the coming load
 resources                          tenants, queues and targets
 overview, activity, attention      the cell at a glance, by minute, and what needs attention
 fleet, health, diagnosis           processes and workers, readiness, `hourbell doctor`
+failing                            rows on which a step fails
 cell_metrics                       gauges of the whole cell
 pages                              lists in parts, which they share
 """

@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.views.failing import ADVICE, Failing, failing_rows
 from hourbell.engine.views.fleet import Fleet, Leader, list_nodes, open_circuits
 from hourbell.engine.views.jobs import tenant_wanted
 from hourbell.engine.views.pages import walk
@@ -89,6 +90,7 @@ async def attention(
         *_of_monitors(await walk(engine, _Q["monitors_down"], now, tenant)),
         *_of_pauses(await walk(engine, _Q["old_pauses"], now - OLD_PAUSE, tenant)),
         *_of_dead_letters(await walk(engine, _Q["dead_letters"], now - DAY, tenant)),
+        *_of_failing(await failing_rows(engine, now, tenant)),
     ]
     if engine.scope is None:
         found += [
@@ -226,6 +228,21 @@ def _of_timetables(rows: Sequence[asyncpg.Record]) -> Iterator[Item]:
             at_least=row["n"] >= 1_000,
             message=f"{jobs} not planned, because {why}.",
             refers_to=Reference("job", job_text(row["job"]), row["job_name"], row["tenant_name"]),
+        )
+
+
+def _of_failing(rows: Sequence[Failing]) -> Iterator[Item]:
+    for row in rows:
+        kind, number = (
+            ("execution", row.execution_id) if row.job_id is None else ("job", row.job_id)
+        )
+        yield Item(
+            code="row_failing",
+            severity=Severity.ERROR,
+            since=row.since,
+            count=row.count,
+            message=f"{row.message} {ADVICE}",
+            refers_to=Reference(kind, number or "", row.job_name, row.tenant_id),
         )
 
 

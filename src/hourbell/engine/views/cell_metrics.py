@@ -77,6 +77,7 @@ class CellState(msgspec.Struct, frozen=True, kw_only=True):
     lag_seconds: float
     broken_timetables: int
     jobs_without_next_run: int
+    failing_rows: int
     dead_letters: int
     unreaped_sessions: int
     running_since: datetime | None  # time of the oldest claim that is not settled
@@ -109,6 +110,7 @@ async def read_cell(engine: Engine) -> CellState:
         lag_seconds=cell["lag_seconds"],
         broken_timetables=cell["broken"],
         jobs_without_next_run=cell["without_next_run"],
+        failing_rows=cell["failing"],
         dead_letters=cell["dead_letters"],
         unreaped_sessions=cell["unreaped"],
         running_since=cell["running_since"],
@@ -194,6 +196,9 @@ class CellMetrics:
         self._broken = gauge(
             "hourbell_timetables_broken", "Timetables that the leader cannot compute."
         )
+        self._failing = gauge(
+            "hourbell_failing_rows", "Rows on which a step fails, and which it leaves out."
+        )
         self._without_next_run = gauge(
             "hourbell_jobs_without_next_run",
             "Scheduled jobs that are not planned, because their timetable cannot be computed.",
@@ -218,6 +223,7 @@ class CellMetrics:
             self._lag,
             self._broken,
             self._without_next_run,
+            self._failing,
             self._dead_letters,
             self._unreaped,
             self._running_age,
@@ -282,6 +288,7 @@ class CellMetrics:
         self._lag.series().set(state.lag_seconds)
         self._broken.series().set(state.broken_timetables)
         self._without_next_run.series().set(state.jobs_without_next_run)
+        self._failing.series().set(state.failing_rows)
         self._dead_letters.series().set(state.dead_letters)
         self._unreaped.series().set(state.unreaped_sessions)
         since = state.running_since or state.now

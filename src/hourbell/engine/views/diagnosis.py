@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.views.failing import ADVICE, Failing, failing_rows
 from hourbell.engine.views.pages import walk
 from hourbell.engine.views.resources import MAX_COUNTED
 from hourbell.model.ids import execution_text
@@ -90,6 +91,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     expired_sessions: int
     unserved: Sequence[Unserved]
+    failing: Sequence[Failing]  # rows on which a step fails
     not_admitted: int  # because the gate failed on them
     first_not_admitted: int | None
     suspects: int
@@ -148,6 +150,7 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
                 for row in await walk(engine, _A["unserved_tasks"], MAX_COUNTED)
             ),
         ],
+        failing=await failing_rows(engine, now, None),
         not_admitted=stuck["not_admitted"],
         first_not_admitted=stuck["first_not_admitted"],
         suspects=stuck["suspects"],
@@ -172,6 +175,7 @@ def findings(state: State) -> Iterator[Finding]:
     yield from _queues(state)
     yield from _tasks(state)
     yield _admission(state)
+    yield _rows(state)
     yield _suspects(state)
     yield _notices(state)
     yield _dead_letters(state)
@@ -316,6 +320,16 @@ def _planning(state: State) -> Iterator[Finding]:
         )
     if not state.broken_timetables and not state.late_timetables:
         yield Finding("planning", Level.OK, "every timetable is planned in time")
+
+
+def _rows(state: State) -> Finding:
+    return _finding(
+        "rows",
+        not state.failing,
+        " ".join(one.message for one in state.failing[:5]) or "no row fails",
+        ADVICE,
+        Level.FAILURE,
+    )
 
 
 def _schedules(state: State) -> Finding:

@@ -58,7 +58,8 @@ end $$;
 -- Changes several jobs, p_changes[k] for p_jobs[k], with one commit. p_write: as for `change_job`, without a key.
 -- Returns the outcome of each. A job that another transaction has locked for longer than the lock timeout is `locked`,
 -- and the last one in the answer: the caller sends the rest again, and no lock is kept while one job after the other
--- waits.
+-- waits. A job on which the change fails is `failed`, and stops no other. (A missing timetable was deleted since the
+-- caller has looked it up, which all of them may share.)
 create or replace function hourbell.change_jobs(p_now timestamptz, p_jobs bigint[], p_changes json[], p_write json)
 returns text[]
 language plpgsql as $$
@@ -68,8 +69,12 @@ begin
   for n in 1 .. cardinality(p_jobs) loop
     begin
       outcomes := outcomes || hourbell.change_job(p_now, p_jobs[n], p_changes[n], p_write);
-    exception when lock_not_available or deadlock_detected then
-      return outcomes || 'locked'::text;
+    exception
+      when lock_not_available or deadlock_detected then return outcomes || 'locked'::text;
+      when others then
+        if hourbell.is_temporary(sqlstate) or sqlstate = '23503' then raise; end if;
+        raise warning 'job % is not changed: %', p_jobs[n], sqlerrm;
+        outcomes := outcomes || 'failed'::text;
     end;
   end loop;
   return outcomes;
@@ -307,7 +312,12 @@ declare
   seen int := 0;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  for abandoned in select * from hourbell.abandoned_jobs limit p_limit loop
+  for abandoned in
+    select * from hourbell.abandoned_jobs as a
+    where not exists (
+      select from hourbell.failing_rows as s where s.step = 'abandoned' and s.id = a.job and s.until > p_now offset 0)
+    limit p_limit
+  loop
     seen := seen + 1;
     begin
       select * into job from hourbell.jobs where id = abandoned.job for no key update skip locked;
@@ -321,8 +331,11 @@ begin
         continue;
       end if;
       delete from hourbell.abandoned_jobs as a where a.job = abandoned.job and a.version = abandoned.version;
-    exception when lock_not_available or data_exception or integrity_constraint_violation then
+    exception when lock_not_available then
       raise warning 'job % is not paused yet: %', abandoned.job, sqlerrm;
+    when others then
+      if hourbell.is_temporary(sqlstate) then raise; end if;
+      perform hourbell.note_failing(p_now, 'abandoned', abandoned.job, abandoned.job, null, sqlerrm);
     end;
   end loop;
   return seen;

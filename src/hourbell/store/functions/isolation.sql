@@ -1,4 +1,5 @@
--- One bad row does not stop the others at the gate. A row on which a pass fails (a bug, a job that cannot be read, a
+-- One bad row does not stop the others: the rule is in docs/architecture.md. First what all steps share, then the gate.
+-- A row on which a pass fails (a bug, a job that cannot be read, a
 -- value that does not fit) would make every pass fail. So after a pass that failed, its caller runs an isolating one:
 -- it decides on the rows of a priority in blocks, each of which may fail by itself, and parks the rows that fail alone
 -- under the blocker `blocker_failure`. A minute later a pass puts them back into `due` (`retry_failed`), and fails
@@ -11,6 +12,20 @@
 create or replace function hourbell.is_temporary(p_sqlstate text) returns boolean
 language sql immutable parallel safe
 return left(p_sqlstate, 2) in ('08', '40', '53', '57') or p_sqlstate in ('25006', '55P03');
+
+-- Notes a row on which a step has failed; returns whether it is new. The step leaves the row out for a minute, and then
+-- retries it: a node of another version may lead by then. Housekeeping deletes what no longer fails.
+create or replace function hourbell.note_failing(
+  p_now timestamptz, p_step text, p_id bigint, p_job bigint, p_execution bigint, p_problem text
+) returns boolean
+language sql as $$
+  insert into hourbell.failing_rows as s (step, id, job, execution, since, until, problem)
+  values (p_step, p_id, p_job, p_execution, p_now, p_now + hourbell.retry_failed_after(), p_problem)
+  on conflict (step, id) do update
+  set until = excluded.until, problem = excluded.problem, job = excluded.job, execution = excluded.execution,
+    since = case when s.until < p_now - interval '10 minutes' then p_now else s.since end
+  returning s.since = p_now
+$$;
 
 -- How many blocks of one priority may fail in a pass, so that it does not hold the gate's lock for long, however many
 -- rows are bad. The rows that are left stay in `due`, and the next pass continues. Finding a row among

@@ -54,7 +54,8 @@ create or replace function hourbell.wanted_schedules(
 ) returns setof record
 language sql stable as $$
   select distinct on (m.app, s.key) m.app, s.key, s.value ->> 'digest', s.value ->> 'document', m.revision
-  from hourbell.manifests as m cross join lateral json_each(m.body -> 'schedules') as s
+  from hourbell.manifests as m cross join lateral json_each(
+    case json_typeof(m.body -> 'schedules') when 'object' then m.body -> 'schedules' end) as s
   where m.id = any (array(select manifest from hourbell.sessions where manifest is not null))
     and (p_app is null or m.app = p_app)
   order by m.app, s.key, m.revision desc nulls last, m.first_seen desc, m.id desc

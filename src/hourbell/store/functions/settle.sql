@@ -195,6 +195,14 @@ begin
   end if;
   perform hourbell.requeue(requeued);
   if noting is not null then perform hourbell.write_failure_notices(noting); end if;
+  if 'unreadable' = any (p_reasons) then
+    perform hourbell.note_failing(p_now, 'run', job, job, id, 'a worker cannot read it')
+    from (
+      select coalesce(e.job, e.id) as job, max(e.id) as id
+      from unnest(p_others, p_reasons) as o(at, reason)
+      cross join lateral (select id, job from hourbell.executions as e where e.id = p_ids[o.at] offset 0) as e
+      where o.reason = 'unreadable' and e.id = any (requeued) group by 1) as unread;
+  end if;
   if p_kinds && hourbell.settlements_rerun() or 'payload_mismatch' = any (p_reasons) then
     perform hourbell.count_reruns(
       array(select p_ids[at] from unnest(p_others, p_kinds, p_reasons) as o(at, kind, reason)

@@ -17,11 +17,13 @@ where a.id = $1 and a.token = $2
 -- name: overdue
 -- Executions of webhooks that were not completed in time, at most $2. claimed_at is null if one has ended and its
 -- outcome was not noted here.
-select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by,
+select a.id, a.fence, a.begun_ms, l.claimed_at, e.job, e.attempt, e.occurrence, e.finish_by,
   hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
 from (
   select * from hourbell.awaiting as a where outcome is null and until <= $1
     and not exists (select from hourbell.waits as w where w.id = a.id and w.is_open offset 0)
+    and not exists (
+      select from hourbell.failing_rows as s where s.step = 'overdue' and s.id = a.id and s.until > $1 offset 0)
   order by until limit $2) as a
 left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
 left join lateral (

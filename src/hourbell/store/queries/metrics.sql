@@ -2,8 +2,9 @@
 
 -- name: cell
 -- $1 is now. The epoch; live workers; how late the planner is, if executions should be planned up to $2; timetables
--- that the leader cannot compute, and the jobs attached to them; dead letters; sessions that expired before $3. Each up
--- to $4. The time of the oldest claim that is not settled: in a session it is the one with the lowest fence.
+-- that the leader cannot compute, and the jobs attached to them; rows on which a step fails; dead letters; sessions
+-- that expired before $3. Each up to $4. The time of the oldest claim that is not settled: in a session it is the one
+-- with the lowest fence.
 select
   (select epoch from hourbell.leadership) as epoch,
   (select count(*)::int from hourbell.sessions where id > 0 and expires_at > $1) as workers,
@@ -22,6 +23,9 @@ select
    where exists (
      select from hourbell.jobs as j where j.id = m.job and j.version = m.version
        and j.status = hourbell.job_scheduled() offset 0)) as without_next_run,
+  (select count(*)::int from (
+     select from hourbell.failing_rows where until > $1 - interval '2 minutes' order by until limit $4) as f)
+    as failing,
   (select count(*)::int from (
      select from hourbell.dead_letters order by died_at limit $4) as d) as dead_letters,
   (select count(*)::int from (

@@ -1,10 +1,15 @@
 -- Notices and monitors: the statements of the outbox, and of the monitors of jobs.
 
 -- name: outbox
--- The oldest notices, with what is needed to send them. (`offset 0`: keeps them index lookups.)
+-- The oldest notices that are not left out at $2, with what is needed to send them. (`offset 0`: keeps them index
+-- lookups.)
 select n.*, (select name from hourbell.tenants as t where t.id = n.tenant) as tenant_name, j.name as job_name,
   coalesce(n.spec, j.spec) as job_spec, m.url, m.headers, m.grace_seconds, m.last_success_at
-from (select * from hourbell.notices order by id limit $1) as n
+from (
+  select * from hourbell.notices as n
+  where not exists (
+    select from hourbell.failing_rows as s where s.step = 'notice' and s.id = n.id and s.until > $2 offset 0)
+  order by id limit $1) as n
 left join lateral (select * from hourbell.jobs as j where j.id = n.job offset 0) as j on true
 left join lateral (select * from hourbell.monitors as m where m.id = n.monitor offset 0) as m on true
 order by n.id
@@ -14,7 +19,11 @@ order by n.id
 -- one, among the 10,000 latest runs. While a monitor is down, only those recorded since the last check
 -- count, plus a margin before it: a commit may take that long.
 select m.*, j.status, j.spec, j.updated_at, s.recorded_at as success_at
-from (select * from hourbell.monitors where check_at <= $1 order by check_at limit $2) as m
+from (
+  select * from hourbell.monitors as m
+  where check_at <= $1 and not exists (
+    select from hourbell.failing_rows as f where f.step = 'monitor' and f.id = m.id and f.until > $1 offset 0)
+  order by check_at limit $2) as m
 cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
 left join lateral (
   select o.recorded_at
