@@ -339,7 +339,8 @@ class App:
     ) -> Cancelled:
         """Cancel the job with a unique key: of a task or, without one, of the tenant.
 
-        This also finds a job that was enqueued under an alias of the task, before it was renamed.
+        This also finds a job of the task whose key is one of the tenant, and one that was enqueued under an
+        alias of the task, before it was renamed.
         """
         check_options("cancel", {"unique_key": unique_key, "tenant": tenant})
         where = tenant or self.tenant
@@ -347,16 +348,18 @@ class App:
         async def cancel_own(own: AppConnections, name: str | None) -> Cancelled:
             return await own.cancel_key(name, unique_key, where)
 
-        outcome = Cancelled.ENDED
-        for name in _key_spaces(task):
+        outcome = Cancelled.NOT_FOUND
+        for name in [None] if task is None else [task.name, *task.aliases]:
             if connection is None:
-                outcome = await self._own(partial(cancel_own, name=name))
+                found = await self._own(partial(cancel_own, name=name))
             else:
                 user = user_connection(connection, is_blocking())
                 ((said,),) = await user.fetch(CANCEL, [name, unique_key, where])
-                outcome = Cancelled(said)
-            if outcome is not Cancelled.ENDED:
-                break
+                found = Cancelled(said)
+            if found not in (Cancelled.ENDED, Cancelled.NOT_FOUND):
+                return found
+            if found is Cancelled.ENDED:
+                outcome = found
         return outcome
 
     async def complete(
@@ -539,16 +542,6 @@ class App:
                     f'"{name}" is declared twice: {other.where} and {task.where}. Give one of them a name=.'
                 )
             self.tasks[name] = task
-
-
-def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
-    """The scopes of a task's unique keys: one per name of the task, or the tenant."""
-    if task is None:
-        return (None,)
-    unique = task.options.unique
-    if unique is not None and unique.scope == "tenant":
-        return (None, task.name, *task.aliases)
-    return (task.name, *task.aliases)
 
 
 def _bound(calls: Iterable[Call[Any]], connection: Any = None) -> list[PlannedCall]:

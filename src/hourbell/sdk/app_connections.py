@@ -211,7 +211,8 @@ class AppConnections:
         try:
             seen = await cancel_execution(self.engine, job_id, Write(actor=actor))
         except Conflict:
-            return Cancelled.ENDED
+            has_ended = ExecutionStatus((await self.view(job_id)).status) in FATES
+            return Cancelled.ENDED if has_ended else Cancelled.BUSY
         ended = seen.status is ExecutionStatus.CANCELLED
         return Cancelled.CANCELLED if ended else Cancelled.REQUESTED
 

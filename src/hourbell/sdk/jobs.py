@@ -24,7 +24,8 @@ class Cancelled(StrEnum):
 
     CANCELLED = "cancelled"  # it will not run
     REQUESTED = "requested"  # it is queued or running, and was asked to stop
-    ENDED = "ended"  # no such job exists that has not ended
+    ENDED = "ended"  # the job, or the last one with the key, has ended
+    NOT_FOUND = "not_found"  # no job has the key, or the last one ended some time ago
     BUSY = "busy"  # another transaction is changing it; repeat the call
 
 

@@ -411,9 +411,39 @@ async def test_a_unique_key_is_found_after_a_rename_and_among_those_of_the_tenan
         assert await nudge.cancel(unique_key="cart:7") is Cancelled.CANCELLED
         assert await job.wait(1) == "CANCELLED"
         assert await nudge.cancel(unique_key="cart:7") is Cancelled.ENDED
+        assert await nudge.cancel(unique_key="cart:8") is Cancelled.NOT_FOUND
         billed = await bill.configure(delay=60).enqueue(7)
         assert await bill.cancel(unique_key="bill:7") is Cancelled.CANCELLED
         assert await billed.wait(1) == "CANCELLED"
+
+
+async def test_a_cancel_finds_the_job_whatever_the_scope_of_its_key_and_no_other(
+    app: App, database: str
+) -> None:
+    app = App("shop", url=database)
+
+    @app.task(name="send")
+    async def send(n: int) -> None: ...
+
+    @app.task(name="other", aliases=["older"])
+    async def other(n: int) -> None: ...
+
+    async with app:
+        scoped = send.configure(unique_key="of:7", unique_scope="tenant", delay=60)
+        job = await scoped.enqueue(7)
+        assert await other.cancel(unique_key="of:7") is Cancelled.NOT_FOUND
+        assert (await job.get()).status == "SCHEDULED"
+        assert await send.cancel(unique_key="of:7") is Cancelled.CANCELLED
+        assert await job.wait(1) == "CANCELLED"
+        assert await send.cancel(unique_key="of:7") is Cancelled.ENDED
+        assert await app.cancel(unique_key="of:7") is Cancelled.ENDED
+        assert await app.cancel(unique_key="of:8") is Cancelled.NOT_FOUND
+        # The key of the task, that of the tenant has ended; and the other way round.
+        mine = await send.configure(unique_key="of:7", delay=60).enqueue(7)
+        assert await send.cancel(unique_key="of:7") is Cancelled.CANCELLED
+        again = await scoped.enqueue(7)
+        assert await send.cancel(unique_key="of:7") is Cancelled.CANCELLED
+        assert [(await each.get()).status for each in (mine, again)] == ["CANCELLED"] * 2
 
 
 async def test_an_app_that_many_open_at_once_opens_once(

@@ -613,7 +613,7 @@ async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
     conn: asyncpg.Connection, engine: Engine
 ) -> None:
     cancel = "select hourbell.cancel('shop.mail', 'cart:7')"
-    assert await conn.fetchval(cancel) == "ended"
+    assert await conn.fetchval(cancel) == "not_found"
     await conn.fetchval(
         "select hourbell.enqueue('shop.mail', unique_key => 'cart:7', delay => '1 hour')"
     )

@@ -740,20 +740,29 @@ begin
   return query select * from hourbell.enqueue_any(p_options, p_payloads, p_options_of, p_at, p_unique_keys, p_actor);
 end $$;
 
--- Cancels the job of a task that has a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to
--- stop), `ended` (no job that has not ended has the key) or `busy` (another transaction is moving the job).
-create or replace function hourbell.cancel_by_key(p_tenant text, p_key text, p_actor text) returns text
+-- Cancels the job with a unique key, of a task or (null) of any: `cancelled`, `requested` (it is queued or runs, and is
+-- asked to stop), `ended` (the job that has the key has ended), `not_found` (no job has it) or `busy` (another
+-- transaction is moving the job). A job of a task has a key of the task, or one of the tenant.
+create or replace function hourbell.cancel_by_key(p_tenant text, p_task text, p_key text, p_actor text) returns text
 language plpgsql
 set plan = lookups_one_by_one set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   now constant timestamptz := hourbell.clock();
+  task constant int := (select -id from hourbell.tasks where name = p_task);
   holder record;
 begin
-  select k.job, k.tenant into holder from hourbell.unique_keys as k
-  where k.tenant = (select id from hourbell.tenants where name = p_tenant)
-    and k.space = hourbell.key_space_unique() and k.key = p_key;
-  if not found or hourbell.live_jobs(array[holder.job]) = '{}' then return 'ended'; end if;
+  select k.job, k.tenant, hourbell.live_jobs(array[k.job]) <> '{}' as is_live into holder
+  from unnest(array[p_task || ':' || p_key, p_key]) with ordinality as w(key, nth)
+  cross join lateral (
+    select k.job, k.tenant from hourbell.unique_keys as k
+    where k.tenant = (select id from hourbell.tenants where name = p_tenant)
+      and k.space = hourbell.key_space_unique() and k.key = w.key offset 0) as k
+  where nth = 1 or p_task is null or task = coalesce(
+    (select target from hourbell.jobs where id = k.job), (select target from hourbell.executions where id = k.job))
+  order by is_live desc, nth limit 1;
+  if not found then return 'not_found'; end if;
+  if not holder.is_live then return 'ended'; end if;
   for try in 1 .. 3 loop
     case (select outcome from hourbell.cancel_execution(
       now, holder.job, holder.job,

@@ -130,8 +130,8 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transa
 $$;
 
 -- Cancels the job of a task with a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to stop),
--- `ended` (there is none, or it has ended), `busy` (another transaction is moving it: repeat). `task` is null for keys
--- that belong to the tenant, as those of the API do.
+-- `ended` (the last job with the key has ended), `not_found` (no job has the key, or it ended some time ago), `busy`
+-- (another transaction is moving it: repeat). `task` is null for keys that belong to the tenant, as those of the API.
 create or replace function hourbell.cancel(task text, unique_key text, tenant text default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
@@ -139,5 +139,5 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
 begin
   return hourbell.cancel_by_key(
     coalesce(tenant, (select t.defaults::jsonb ->> 'tenant' from hourbell.tasks as t where t.name = task), 'default'),
-    coalesce(task || ':', '') || unique_key, ('role ' || session_user) collate "default");
+    task, unique_key, ('role ' || session_user) collate "default");
 end $$;
