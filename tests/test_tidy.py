@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "observe"},
     # Tests of users run the parts of a worker.
     "testing": BELOW_THE_ENGINE
-    | {"store", "engine", "dispatch", "worker", "observe", "sdk", "errors"},
+    | {"store", "engine", "dispatch", "worker", "observe", "sdk", "errors", "environment"},
     "guard": set[str](),  # for receivers, who may have nothing else of ours
     "client": set[str](),  # for programs that have no server
     "errors": {"model"},

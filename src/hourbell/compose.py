@@ -35,7 +35,13 @@ from hourbell.engine.counts import EngineCounts
 from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.engine.life.retain import make_partitions
 from hourbell.engine.loop import Loop
-from hourbell.engine.operations.api_keys import has_admin, is_keyless
+from hourbell.engine.operations.api_keys import (
+    FIRST_KEY,
+    create_first_key,
+    has_admin,
+    is_keyless,
+)
+from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.presence import (
     PRESENCE_SECONDS,
     Node,
@@ -47,8 +53,15 @@ from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.engine.views.cell_metrics import CellMetrics
 from hourbell.engine.views.health import check_database
-from hourbell.model.errors import ConfigurationError, DataFolderBusy, MissingExtra, StoreUnavailable
+from hourbell.model.errors import (
+    ConfigurationError,
+    Conflict,
+    DataFolderBusy,
+    MissingExtra,
+    StoreUnavailable,
+)
 from hourbell.model.extras import require_extras
+from hourbell.model.ids import key_text
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, check_drift
 from hourbell.observe.logs import configure_logs_of_library
@@ -74,6 +87,7 @@ log = structlog.get_logger(component="process")
 
 _LISTENER_SECONDS = 2.0
 _REVIVE_SECONDS = 0.5  # how often a crashed embedded PostgreSQL is detected and restarted
+_BY_SETTING = "HOURBELL_ADMIN_KEY"
 API_TIMEOUT_SECONDS = 5.0  # database timeout of API requests
 
 
@@ -84,7 +98,7 @@ _NOT_MIGRATED = (
 _NO_KEYS = (
     "The API would listen on {host}, where other machines can reach it, but no API key exists, so "
     "every caller would have full access. Create an admin key first, with `hourbell keys create "
-    "--role admin --name NAME`, or listen on 127.0.0.1."
+    "--first` or HOURBELL_ADMIN_KEY_FILE, or listen on 127.0.0.1."
 )
 
 
@@ -508,6 +522,8 @@ async def running(
                 open_engine(dsn, settings, program, API_TIMEOUT_SECONDS, engine.counts)
             )
             _show_pool(api_engine, "api")
+            if settings.admin_key is not None:
+                await _create_admin_key(api_engine, settings.admin_key)
             if not local and not await has_admin(api_engine):
                 raise ConfigurationError(_NO_KEYS.format(host=settings.host))
             parts.requires_keys = not (local and await is_keyless(api_engine))
@@ -540,6 +556,15 @@ async def running(
         if events is not None:
             stack.push_async_callback(events.stop)  # its streams do not end on their own
         yield parts
+
+
+async def _create_admin_key(engine: Engine, key: str) -> None:
+    """Create the configured key, unless there is any key: a key that was revoked stays revoked."""
+    if not await is_keyless(engine):
+        return
+    with contextlib.suppress(Conflict):  # another process has created it meanwhile
+        made = await create_first_key(engine, FIRST_KEY, Write(actor=_BY_SETTING), key)
+        log.info("first admin key created", key_id=key_text(made.made.key_id))
 
 
 def _show_pool(engine: Engine, name: str) -> None:

@@ -16,23 +16,33 @@ import msgspec
 from msgspec import Meta
 
 from hourbell import failpoints
-from hourbell.environment import PREFIX, hourbell_variables
+from hourbell.environment import FILE_SUFFIX, PREFIX, hourbell_variables, value_of
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.limits import MAX_DAYS
 from hourbell.model.log_levels import parse_log_levels
 from hourbell.model.policies import MAX_CRASHES
+from hourbell.security.access import KEY_PREFIX
 from hourbell.security.egress import Egress
 from hourbell.security.sealing import KeyRing
 
 # For the command line, when it calls a server, and for tests of users; server processes ignore them.
 _NOT_SETTINGS = (
     "HOURBELL_API_KEY",
+    "HOURBELL_API_KEY_FILE",
     "HOURBELL_PROFILE",
     "HOURBELL_TEST_DATABASE_URL",
     "HOURBELL_URL",
 )
+_SECRET = ("admin_key", "database_url")
 ALL_QUEUES = "*"
 
+AdminKey = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{KEY_PREFIX}[A-Za-z0-9_-]{{43}}$",
+        description=f"{KEY_PREFIX} and 43 letters, digits, - or _",
+    ),
+]
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
 LeaseSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
 HorizonSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
@@ -74,6 +84,7 @@ Failpoints = Annotated[str, Meta(description="name=action;name=action")]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of this process."""
 
+    admin_key: AdminKey | None = None  # created if there is no key yet
     audit_days: Days = 365  # how long audit entries are kept
     ca_file: CaFile | None = None  # CAs that webhooks trust in addition to the system's
     data_dir: Folder  # of the embedded database
@@ -130,25 +141,27 @@ _PARSERS: dict[str, Callable[[str], object]] = {
 def from_environment(env: Mapping[str, str]) -> Settings:
     """The settings in this environment; raises ConfigurationError with all errors.
 
-    An empty variable counts as not set.
+    An empty variable counts as not set. The value of NAME may be in the file that NAME_FILE names.
     """
-    given = {
-        name: value for name, value in hourbell_variables(env).items() if name not in _NOT_SETTINGS
-    }
+    given = hourbell_variables(env)
     fields = {variable_name(field.name): field for field in msgspec.structs.fields(Settings)}
+    known = {*fields, *(name + FILE_SUFFIX for name in fields), *_NOT_SETTINGS}
     values: dict[str, Any] = {"data_dir": _default_data_dir(env)}
-    problems: list[str] = []
-    for name, value in sorted(given.items()):
-        field = fields.get(name)
-        if field is None:
-            problems.append(_unknown(name, list(fields)))
+    problems = [_unknown(name, list(fields)) for name in sorted(given.keys() - known)]
+    for name, field in fields.items():
+        try:
+            value = value_of(name, given)
+        except ConfigurationError as error:
+            problems.append(error.message)
+            continue
+        if value is None:
             continue
         try:
             values[field.name] = msgspec.convert(
                 value, field.type, strict=False, dec_hook=lambda kind, text: kind(text)
             )
         except msgspec.ValidationError:
-            problems.append(_invalid(name, value, field))
+            problems.append(_invalid(name, given.get(name), field))
     for field_name, parse in _PARSERS.items():
         try:
             parse(values.get(field_name, ""))
@@ -181,9 +194,11 @@ def _unknown(name: str, names: list[str]) -> str:
     return f"{name} is not a setting. {hint}"
 
 
-def _invalid(name: str, value: str, field: msgspec.structs.FieldInfo) -> str:
+def _invalid(name: str, value: str | None, field: msgspec.structs.FieldInfo) -> str:
+    """`value` is None if it is in a file."""
     # A URL may contain a password, and messages end up in logs.
-    shown = "not shown here" if name == variable_name("database_url") else ascii(value[:100])
+    is_secret = value is None or field.name in _SECRET
+    shown = "not shown here" if is_secret else ascii(str(value)[:100])
     return f"{name} must be {_expected(msgspec.inspect.type_info(field.type))}; it is {shown}."
 
 

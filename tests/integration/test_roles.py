@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import textwrap
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -212,7 +213,7 @@ async def test_an_api_that_others_can_reach_starts_only_when_there_is_a_key(
         refused = hourbell("api", dsn, port, HOURBELL_HOST="0.0.0.0")
         said, _ = await asyncio.to_thread(refused.communicate, timeout=60)
         assert refused.returncode == 2
-        assert "hourbell keys create --role admin" in said
+        assert "hourbell keys create --first" in said
 
         made = hourbell("keys create --role admin --name me", dsn)
         said, _ = await asyncio.to_thread(made.communicate, timeout=60)
@@ -491,3 +492,134 @@ async def created(port: int, number: int) -> str:
     }
     made = await asyncio.to_thread(ask, port, "/api/v1/jobs", document, None, str(number))
     return str(made["job_id"])
+
+
+def finished(command: str, dsn: str, **settings: str) -> tuple[int, str]:
+    """The exit code of a command, and what it says on both streams."""
+    process = hourbell(command, dsn, **settings)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+async def test_the_first_admin_key_comes_from_a_file_and_only_once(
+    postgres: str, new_database: DatabaseMaker, tmp_path: Path
+) -> None:
+    given, later = (f"hb_{letter * 43}" for letter in "ab")
+    (file := tmp_path / "admin-key").write_text(f"{given}\n")
+    from_file = LONG_LEASES | {"HOURBELL_HOST": "0.0.0.0", "HOURBELL_ADMIN_KEY_FILE": str(file)}
+    async with new_database(postgres) as dsn:
+        with running(dsn, "api", "api ", **from_file) as parts:  # two at the same time
+            for _, port in parts.values():
+                await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
+                keys = await asyncio.to_thread(ask, port, "/api/v1/keys", None, given)
+                assert [(key["role"], key["name"]) for key in keys["items"]] == [
+                    ("admin", "first admin")
+                ]
+        file.write_text(later)
+        with running(dsn, "api", **from_file) as parts:
+            port = parts["api"][1]
+            await eventually(lambda: is_ready(port), PATIENCE_SECONDS)
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                await asyncio.to_thread(ask, port, "/api/v1/keys", None, later)
+            refused.value.close()
+            code, made = await asyncio.to_thread(
+                finished, "keys create --role admin --name other", dsn
+            )
+            assert code == 0
+            code, said = await asyncio.to_thread(
+                finished, f"keys revoke {keys['items'][0]['key_id']}", dsn
+            )
+            assert (code, said.startswith("Revoked")) == (0, True)
+        file.write_text(given)
+        with running(dsn, "api", **from_file) as parts:
+            port = parts["api"][1]
+            await eventually(lambda: is_ready(port), PATIENCE_SECONDS)
+            other = made.splitlines()[-1]
+            keys = await asyncio.to_thread(ask, port, "/api/v1/keys", None, other)
+            assert [key["name"] for key in keys["items"]] == ["other", "first admin"]
+            assert keys["items"][1]["revoked_at"] is not None
+
+
+async def test_the_first_key_is_printed_once(postgres: str, new_database: DatabaseMaker) -> None:
+    async with new_database(postgres) as dsn:
+        both = await asyncio.gather(
+            *(asyncio.to_thread(finished, "keys create --first", dsn) for _ in range(2))
+        )
+        printed = [said.splitlines()[-1] for _, said in both if "hb_" in said]
+        assert len(printed) == 1
+        assert sorted(code for code, _ in both) in ([0, 0], [0, 5])
+        again = await asyncio.to_thread(finished, "keys create --first", dsn)
+        assert again == (0, "There is a key already, so no first one was created.\n")
+        code, said = await asyncio.to_thread(finished, "keys create --first --role admin", dsn)
+        assert (code, "leave out --role" in said) == (2, True)
+        code, said = await asyncio.to_thread(finished, "keys create --role admin", dsn)
+        assert (code, "Missing option '--name'" in said) == (2, True)
+
+
+async def test_keys_are_rotated_by_the_commands_of_the_docs(
+    postgres: str, new_database: DatabaseMaker
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    of_keys, of_secrets = (
+        textwrap.dedent(part.partition("\n\n")[2].partition("\n\n")[0])
+        for part in page.split("**Rotation.**")[1:]
+    )
+    assert of_keys.count("hourbell ") == 3
+    assert of_secrets.count("hourbell ") == 2
+    async with new_database(postgres) as dsn:
+        _, said = await asyncio.to_thread(finished, "keys create --first", dsn)
+        old = said.splitlines()[-1]
+        _, sealing = await asyncio.to_thread(finished, "secrets new-key", dsn)
+        settings = LONG_LEASES | {"HOURBELL_SECRET_KEYS": sealing.strip()}
+        with running(dsn, "api", **settings) as parts:
+            port = parts["api"][1]
+            await eventually(lambda: is_ready(port), PATIENCE_SECONDS)
+            keys = await asyncio.to_thread(ask, port, "/api/v1/keys", None, old)
+            script = of_keys.replace("key_…", keys["items"][0]["key_id"])
+            new = next(line for line in run_script(script, dsn) if line.startswith("hb_"))
+
+            async def has_the_new_key_only() -> bool:
+                await asyncio.to_thread(ask, port, "/api/v1/keys", None, new)
+                try:
+                    await asyncio.to_thread(ask, port, "/api/v1/keys", None, old)
+                except urllib.error.HTTPError as error:
+                    error.close()
+                    return error.code == 401
+                return False
+
+            await eventually(has_the_new_key_only, PATIENCE_SECONDS)
+            value = {"tenant_id": "default", "value": "a value that is long enough"}
+            await asyncio.to_thread(put, port, "/api/v1/secrets/token", value, new)
+        after = f"{of_secrets}\nhourbell secrets rotate\n"
+        told = run_script(after, dsn, HOURBELL_SECRET_KEYS=sealing.strip())
+        assert [line.partition(";")[0] for line in told] == [
+            "Re-encrypted 1 secrets",
+            "Re-encrypted 0 secrets",
+        ]
+
+
+def run_script(script: str, dsn: str, **settings: str) -> list[str]:
+    """What a script of the docs prints; it ends at the first error."""
+    hourbell = f'hourbell() {{ "{sys.executable}" -m hourbell "$@"; }}\n'
+    done = subprocess.run(
+        ["sh", "-euc", hourbell + script],
+        env=os.environ | {"HOURBELL_DATABASE_URL": dsn} | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()
+
+
+def put(port: int, path: str, body: object, key: str) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        method="PUT",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        | {"Idempotency-Key": "put"},
+    )
+    with urllib.request.urlopen(request, timeout=30):
+        pass

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hourbell import App
 from hourbell.cli.servers import API_KEY_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, choose_server
 from hourbell.model.errors import ConfigurationError
-from hourbell.settings import Settings, from_environment
+from hourbell.security.sealing import KeyRing
+from hourbell.settings import Settings, from_environment, variable_name
 from hourbell.testing.servers import URL_VARIABLE as TEST_DATABASE_VARIABLE
 
 HOME = {"HOME": "/somewhere/ada"}
@@ -19,6 +22,7 @@ def test_without_variables_everything_has_a_default() -> None:
 def test_every_variable_is_read() -> None:
     assert from_environment(
         {
+            "HOURBELL_ADMIN_KEY": f"hb_{'k' * 43}",
             "HOURBELL_AUDIT_DAYS": "400",
             "HOURBELL_CA_FILE": "/etc/ours.pem",
             "HOURBELL_DATA_DIR": "/srv/hourbell",
@@ -36,6 +40,7 @@ def test_every_variable_is_read() -> None:
             "HOURBELL_WORKER_SLOTS": "7",
         }
     ) == Settings(
+        admin_key=f"hb_{'k' * 43}",
         audit_days=400,
         ca_file=Path("/etc/ours.pem"),
         data_dir=Path("/srv/hourbell"),
@@ -79,7 +84,11 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_SERVICE_SLOTS", "7", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
         ("HOURBELL_PORT", "http://0.0.0.0:8080", "it is 'http://0.0.0.0:8080'"),
         ("HOURBELL_PORTS", "tcp://10.0.0.1:8080", "is not a setting. Did you mean HOURBELL_PORT?"),
-        ("HOURBELL_ZZZ", "1", "is not a setting. Settings: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
+        (
+            "HOURBELL_ZZZ",
+            "1",
+            "is not a setting. Settings: HOURBELL_ADMIN_KEY, HOURBELL_AUDIT_DAYS",
+        ),
         ("HOURBELL_DATABASE_URL", "postgresql://db:70000/x", "a port that is not a number from 1"),
         ("HOURBELL_DATABASE_URL", "postgresql://a,b:x/y", "a port that is not a number from 1"),
         (
@@ -163,3 +172,87 @@ def service_variables(name: str, address: str, port: int) -> dict[str, str]:
 def test_variables_of_the_command_line_and_of_tests_are_no_settings_and_no_mistakes() -> None:
     variables = (URL_VARIABLE, API_KEY_VARIABLE, PROFILE_VARIABLE, TEST_DATABASE_VARIABLE)
     assert from_environment(HOME | dict.fromkeys(variables, "x")) == from_environment(HOME)
+
+
+@pytest.mark.parametrize("field", msgspec.structs.fields(Settings), ids=lambda field: field.name)
+def test_each_setting_can_be_in_a_file(tmp_path: Path, field: msgspec.structs.FieldInfo) -> None:
+    value = VALUES.get(field.name, "7")
+    (file := tmp_path / "value").write_text(f"{value}\n")
+    name = variable_name(field.name)
+    from_file = from_environment(HOME | {f"{name}_FILE": str(file)})
+    assert from_file == from_environment(HOME | {name: value})
+    assert from_file != from_environment(HOME)
+
+
+VALUES = {
+    "admin_key": f"hb_{'k' * 43}",
+    "ca_file": "/etc/ours.pem",
+    "data_dir": "/srv/hourbell",
+    "database_url": "postgresql://ada:secret@db/hourbell",
+    "egress_allow": "10.1.0.0/16",
+    "failpoints": "plan.after_open=kill",
+    "host": "0.0.0.0",
+    "log_level": "debug",
+    "secret_keys": KeyRing.generate(),
+    "worker_low_share": "0.5",
+    "worker_queues": "mail,reports",
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "cannot read {file}: No such file or directory."),
+        (b"", "{file} is empty."),
+        (b"\n", "{file} is empty."),
+        (b"\xff", "cannot read {file}: it is not UTF-8."),
+        (b"x" * 70_000, "{file} is larger than 65536 bytes."),
+    ],
+)
+def test_a_file_that_cannot_be_a_value_is_named(
+    tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
+    file = tmp_path / "url"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        from_environment(HOME | {"HOURBELL_DATABASE_URL_FILE": str(file)})
+    expected = f"HOURBELL_DATABASE_URL_FILE: {complaint.format(file=file)}"
+    assert refused.value.message == expected
+
+
+def test_a_file_and_a_value_are_refused_together(tmp_path: Path) -> None:
+    (file := tmp_path / "port").write_text("9090")
+    with pytest.raises(ConfigurationError, match="HOURBELL_PORT and HOURBELL_PORT_FILE are both"):
+        from_environment(HOME | {"HOURBELL_PORT_FILE": str(file), "HOURBELL_PORT": "9091"})
+
+
+def test_a_wrong_value_from_a_file_is_not_repeated(tmp_path: Path) -> None:
+    (file := tmp_path / "port").write_text("secret")
+    with pytest.raises(ConfigurationError) as refused:
+        from_environment(HOME | {"HOURBELL_PORT_FILE": str(file)})
+    assert refused.value.message == (
+        "HOURBELL_PORT must be a port number from 1 to 65535; it is not shown here."
+    )
+
+
+def test_only_the_end_of_the_last_line_of_a_file_is_no_part_of_the_value(tmp_path: Path) -> None:
+    (file := tmp_path / "url").write_text("postgresql://ada@db/x y \r\n")
+    settings = from_environment(HOME | {"HOURBELL_DATABASE_URL_FILE": str(file)})
+    assert settings.database_url == "postgresql://ada@db/x y "
+
+
+def test_a_command_reads_its_key_from_a_file(tmp_path: Path) -> None:
+    (file := tmp_path / "key").write_text("hb_1\n")
+    env = HOME | {"HOURBELL_URL": "http://there", "HOURBELL_API_KEY_FILE": str(file)}
+    assert choose_server(env, None).api_key == "hb_1"
+    assert from_environment(env) == from_environment(HOME)
+
+
+def test_an_app_reads_the_url_of_its_database_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "url").write_text("postgresql://ada@db/x\n")
+    monkeypatch.delenv("HOURBELL_DATABASE_URL", raising=False)
+    monkeypatch.setenv("HOURBELL_DATABASE_URL_FILE", str(file))
+    assert App("shop").configured_url() == "postgresql://ada@db/x"

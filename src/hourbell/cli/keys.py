@@ -41,15 +41,39 @@ def keys_command() -> None:
 
 
 @keys_command.command("create")
-@click.option("--role", type=click.Choice([role.value for role in KeyRole]), required=True)
-@click.option("--name", required=True, help="Owner or purpose; shown in the audit trail.")
+@click.option("--role", type=click.Choice([role.value for role in KeyRole]))
+@click.option("--name", help="Owner or purpose; shown in the audit trail.")
 @click.option("--tenant", help="Restrict the key to this tenant. [all]")
+@click.option(
+    "--first", is_flag=True, help="Create an admin key, or nothing if there is a key already."
+)
 @output_option
 @profile_option
 def create_command(
-    role: str, name: str, tenant: str | None, output: str, profile: str | None
+    role: str | None,
+    name: str | None,
+    tenant: str | None,
+    first: bool,
+    output: str,
+    profile: str | None,
 ) -> None:
-    """Create an API key and print it on a line of its own. It is shown only once."""
+    """Create an API key and print it on a line of its own. It is shown only once.
+
+    With --first, which is safe to repeat, the command needs no other option and works on the database.
+    """
+    if first:
+        if role is not None or tenant is not None or _is_remote(profile):
+            raise click.UsageError(
+                "--first creates the key of an administrator of all tenants, directly in the database: "
+                "leave out --role, --tenant and --profile."
+            )
+        _create_in_database(None, name, None, output == "json")
+        return
+    for option, value in (("--role", role), ("--name", name)):
+        if value is None:
+            raise click.UsageError(f"Missing option '{option}'.")
+    assert role is not None
+    assert name is not None
     if not _is_remote(profile):
         _create_in_database(role, name, tenant, output == "json")
     else:
@@ -122,19 +146,36 @@ def _cells(key: Key) -> Sequence[str]:
 # The engine is imported only where it is needed: a command that calls a server does not need it.
 
 
-def _create_in_database(role: str, name: str, tenant: str | None, as_json: bool) -> None:
+def _create_in_database(
+    role: str | None, name: str | None, tenant: str | None, as_json: bool
+) -> None:
+    """Without a role: the first key, if there is none."""
     from hourbell.cli.process import run_with_engine
     from hourbell.documents.keys import parse_new_key
     from hourbell.engine.core import Engine
-    from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, create_key, is_keyless
+    from hourbell.engine.operations.api_keys import (
+        FIRST_KEY,
+        KEYLESS_SECONDS,
+        create_first_key,
+        create_key,
+        is_keyless,
+    )
     from hourbell.engine.operations.idempotency import Write
 
     created: list[MadeKey] = []
 
     async def create(engine: Engine) -> None:
-        new = parse_new_key({"role": role, "name": name, "tenant_id": tenant})
+        asked = {"role": role or "admin", "name": name or FIRST_KEY, "tenant_id": tenant}
+        new, write = parse_new_key(asked), Write(actor=_BY_CLI)
         is_first = await is_keyless(engine)
-        creating = asyncio.create_task(create_key(engine, new, Write(actor=_BY_CLI)))
+        if role is None and not is_first:
+            say("There is a key already, so no first one was created.")
+            return
+        creating = asyncio.create_task(
+            create_first_key(engine, new.name, write)
+            if role is None
+            else create_key(engine, new, write)
+        )
         try:
             await asyncio.shield(creating)
         finally:  # Ctrl-C waits for the answer: the key may be committed already

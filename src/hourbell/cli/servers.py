@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hourbell.environment import hourbell_variables
+from hourbell.environment import hourbell_variables, value_of
 from hourbell.model.errors import ConfigurationError
 
 URL_VARIABLE, API_KEY_VARIABLE = "HOURBELL_URL", "HOURBELL_API_KEY"
@@ -49,7 +49,7 @@ def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
     if profile is not None:
         return _from_profile(env, profile)
     given = hourbell_variables(env)
-    url, key = given.get(URL_VARIABLE), given.get(API_KEY_VARIABLE)
+    url, key = given.get(URL_VARIABLE), value_of(API_KEY_VARIABLE, given)
     if url is not None:
         return Server(url, key, is_named=True)
     if key is None:
@@ -57,11 +57,11 @@ def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
             return _from_profile(env, given[PROFILE_VARIABLE])
         if _DEFAULT_PROFILE in _read_config(env).profiles:
             return _from_profile(env, _DEFAULT_PROFILE)
-    host = given.get("HOURBELL_HOST", _LOCAL_HOST)
+    host = value_of("HOURBELL_HOST", given) or _LOCAL_HOST
     host = _LOCAL_HOST if host in _ANY_ADDRESS else host
     host = f"[{host}]" if ":" in host else host
-    url = f"http://{host}:{given.get('HOURBELL_PORT', _LOCAL_PORT)}"
-    is_direct = key is None and DATABASE_VARIABLE in given
+    url = f"http://{host}:{value_of('HOURBELL_PORT', given) or _LOCAL_PORT}"
+    is_direct = key is None and value_of(DATABASE_VARIABLE, given) is not None
     return Server(url, key, is_named=False, is_direct=is_direct)
 
 

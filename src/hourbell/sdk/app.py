@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
+from hourbell.environment import hourbell_variables, value_of
 from hourbell.errors import (
     ConfigurationError,
     HourbellError,
@@ -246,7 +247,7 @@ class App:
 
     def configured_url(self) -> str | None:
         """The URL that the app was given, without what SQLAlchemy adds to the scheme."""
-        url = self.url or os.environ.get("HOURBELL_DATABASE_URL")
+        url = self.url or value_of("HOURBELL_DATABASE_URL", hourbell_variables(os.environ))
         return None if not url else _DRIVER.sub(r"\1://", url)
 
     def _target(self) -> str:

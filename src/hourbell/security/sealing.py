@@ -62,8 +62,10 @@ class KeyRing:
 
     @staticmethod
     def generate() -> str:
-        """A ring of one new key, as `parse` reads it."""
-        return f"k1:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"
+        """A ring of one new key, as `parse` reads it; its name can stand beside that of another."""
+        return (
+            f"k{secrets.token_hex(3)}:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"
+        )
 
     @property
     def sealing_key(self) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.life.admit import BATCH, Pass
 from hourbell.engine.operations.tasks import declare_tasks
+from hourbell.environment import hourbell_variables, value_of
 from hourbell.errors import Cancel, Dead, RetryAfter, Snooze, StoreUnavailable
 from hourbell.model.executions import FATES, ExecutionStatus, Reason
 from hourbell.model.ids import job_text, parse_execution_id
@@ -601,7 +602,8 @@ async def _opened(
             f"whatever opens the app."
         )
     # Otherwise structlog shows a failed task with the variables of every frame, if `rich` is installed.
-    configure_logs_of_library(os.environ.get("HOURBELL_LOG_LEVEL", "info"), for_people=True)
+    levels = value_of("HOURBELL_LOG_LEVEL", hourbell_variables(os.environ))
+    configure_logs_of_library(levels or "info", for_people=True)
     configured, app.url = app.url, url
     try:
         async with app:

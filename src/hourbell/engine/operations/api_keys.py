@@ -28,6 +28,7 @@ from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.security.access import ApiKey, Caller, KeyRole, digest_of, new_key
 from hourbell.store.queries import queries
 
+FIRST_KEY = "first admin"  # its name, unless it gets another
 KEYLESS_SECONDS = 1.0  # how long a node may cache an answer of `is_keyless`
 
 _J, _K = queries("jobs"), queries("keys")
@@ -43,6 +44,20 @@ class MadeKey(msgspec.Struct, frozen=True):
 
 async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
     """Create a key. Within a scope it belongs to that tenant."""
+    return await _create(engine, new, write, new_key())
+
+
+async def create_first_key(
+    engine: Engine, name: str, write: Write, key: str | None = None
+) -> MadeKey:
+    """Create the key of the first administrator; raises Conflict if there is, or was, any key."""
+    new = NewKey(name, KeyRole.ADMIN, None)
+    return await _create(engine, new, write, key or new_key(), is_first=True)
+
+
+async def _create(
+    engine: Engine, new: NewKey, write: Write, key: str, is_first: bool = False
+) -> MadeKey:
     tenant_id = engine.scope if new.tenant_id is None else new.tenant_id
     if tenant_id is not None:
         engine.require_access(tenant_id)
@@ -54,7 +69,6 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
     now = await engine.clock.now()
     number = await engine.new_id(now)
     key_owner = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
-    key = new_key()
     digest = digest_of(key)
     writing = Idempotent(engine, write, _FAILPOINTS, key_owner, now, MadeKey)
     async for attempt in writing:
@@ -62,7 +76,13 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
         async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
-            if not is_admin and not await connection.fetchval(_K["any_key"]):
+            has_keys = await connection.fetchval(_K["any_key"])
+            if is_first and has_keys:
+                raise Conflict(
+                    "There is a key already, so no first one was created. `hourbell keys create --role "
+                    "admin --name NAME` creates another one."
+                )
+            if not is_admin and not has_keys:
                 raise Conflict(
                     "The first key must have the role admin and no tenant: as soon as a key exists,"
                     " every request needs one, and no other key could create more. Create that"

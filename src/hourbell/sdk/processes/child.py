@@ -31,6 +31,7 @@ import msgspec
 
 from hourbell.actions import failed
 from hourbell.dispatch import Wait
+from hourbell.environment import hourbell_variables, value_of
 from hourbell.errors import StoreUnavailable, Suspend
 from hourbell.model.executions import (
     PAYLOAD_MISMATCH,
@@ -262,7 +263,7 @@ def _imported(start: Start) -> App:
 
         from hourbell.observe.logs import configure_logs
 
-        configure_logs(os.environ.get("HOURBELL_LOG_LEVEL", "info"))
+        configure_logs(value_of("HOURBELL_LOG_LEVEL", hourbell_variables(os.environ)) or "info")
         structlog.contextvars.bind_contextvars(worker=start.worker)
     if start.main is not None:
         _import_main(start.main)
