@@ -334,6 +334,46 @@ async def test_no_setting_of_the_caller_is_changed(
         assert await conn.fetch(everything) == before
 
 
+async def test_a_job_has_the_key_and_the_owner_of_its_own_options(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    for tenant in ("acme", "globex"):
+        await engine.tenant(tenant, await engine.clock.now())
+    options = [
+        {"task": "shop.mail", "tenant": "acme", "idempotency_key": "once"},
+        {"task": "shop.mail", "tenant": "globex", "idempotency_key": "once"},
+        {"task": "shop.mail", "tenant": "globex"},
+    ]
+    # A key of options that no job has is nobody's.
+    assert [
+        await outcomes(conn, options=options, options_of=[which]) for which in (3, 3, 1, 1, 2, 2)
+    ] == [["created"], ["created"], ["created"], ["kept"], ["created"], ["kept"]]
+    rows = await conn.fetch(
+        "select t.name, count(*) as n from hourbell.live as e join hourbell.tenants as t on t.id = e.tenant group by 1"
+    )
+    assert {row["name"]: row["n"] for row in rows} == {"acme": 1, "globex": 3}
+    kept = await conn.fetch(
+        "select t.name from hourbell.idempotency as i join hourbell.tenants as t on t.id = i.tenant"
+    )
+    assert sorted(row["name"] for row in kept) == ["acme", "globex"]
+    # The same key, for another payload of the same tenant.
+    assert await outcomes(conn, '{"n": 1}', options=options, options_of=[2]) == ["invalid"]
+    assert await outcomes(conn, "{}", "{}", options=options, options_of=[3, 3]) == ["created"] * 2
+    assert await outcomes(conn, "{}", "{}", options=options, options_of=[3, 2]) == ["invalid"]
+
+
+async def test_only_the_quotas_of_tenants_that_get_a_job_are_locked(
+    conn: asyncpg.Connection, engine: Engine, database: str
+) -> None:
+    await engine.tenant("acme", await engine.clock.now())
+    await conn.execute("update hourbell.tenants set max_jobs = 9 where name = 'acme'")
+    options = [{"task": "shop.mail", "tenant": "acme"}, {"task": "shop.mail"}]
+    async with connected(database) as other, other.transaction():
+        assert await outcomes(other, options=options) == ["created"]
+        assert await outcomes(conn, options=options) == ["busy"]
+        assert await outcomes(conn, options=options, options_of=[2]) == ["created"]
+
+
 async def test_a_quota_is_kept(conn: asyncpg.Connection) -> None:
     await conn.execute("update hourbell.tenants set max_jobs = 2 where name = 'default'")
     async with conn.transaction():

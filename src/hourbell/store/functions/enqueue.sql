@@ -378,6 +378,7 @@ language plpgsql as $$
 declare
   now constant timestamptz := hourbell.clock();
   n constant int := coalesce(cardinality(p_payloads), 0);
+  single constant int := coalesce(p_options_of[1], 1);  -- the set of options of a single job
   base constant bigint := hourbell.id_base(now);
   options record;
   k int := 0;  -- the number of sets of options
@@ -421,8 +422,13 @@ begin
         'finish_seconds', options.deadline_seconds, 'key', options.key, 'key_limit', options.key_limit, 'notifies', 0);
       delays[k] := options.delay; expiries[k] := options.expires_at; deadlines[k] := options.deadline_seconds;
       on_duplicates[k] := options.on_duplicate; notifies[k] := options.notify;
-      if options.has_quota and options.tenant <> all (limited) then limited := limited || options.tenant; end if;
-      once := coalesce(once, 'enqueue:' || options.idempotency_key);
+      -- A set that no job has may be among them.
+      if (options.has_quota or options.idempotency_key is not null) and exists (
+        select from unnest(p_payloads, p_options_of) as p(payload, o) where coalesce(p.o, 1) = k)
+      then
+        if options.has_quota and options.tenant <> all (limited) then limited := limited || options.tenant; end if;
+        once := coalesce(once, 'enqueue:' || options.idempotency_key);
+      end if;
     end loop;
     -- The common case is checked as a whole.
     if n > 1 and array_remove(expiries, null) = '{}' and array_remove(deadlines, null) = '{}'
@@ -443,7 +449,7 @@ begin
     end if;
   end;
   if n = 1 then
-    o := coalesce(p_options_of[1], 1);
+    o := single;
     detail := case when o not between 1 and k then 'options_of is not the number of a set of options'
       else hourbell.enqueue_problem(
         now, p_at[1], p_unique_keys[1], p_payloads[1], expiries[o], deadlines[o], on_duplicates[o], delays[o]) end;
@@ -494,7 +500,7 @@ begin
 
   -- A job has the settings of its options and its level (`level_of`).
   if n = 1 then
-    o := coalesce(p_options_of[1], 1);
+    o := single;
     first_at := coalesce(p_at[1], now + delays[o]);
     run_settings := json_build_array(settings[o] || '{"k": 1, "level": 0}');
     places := '{1}'; ids := array[hourbell.next_id(base)]; job_owners := array[owners[o]];
@@ -565,7 +571,7 @@ begin
 
   if wanted is null and limited = '{}' and once is null then  -- nothing can be refused, so no subtransaction is needed
     perform hourbell.create_jobs(
-      now, 0, 0, '{}', owners[1:1], array[p_actor], array[null::text], array[null::bytea], array[null::text],
+      now, 0, 0, '{}', owners[single:single], array[p_actor], array[null::text], array[null::bytea], array[null::text],
       ids, null, common_at, instants, job_owners, job_settings, specs, run_settings, null, null);
     if first_at <= now + interval '1 second' then perform pg_notify('hourbell', ''); end if;
     if n = 1 then
@@ -583,7 +589,8 @@ begin
       -- Below the deadlock timeout: two transactions that wait for each other's keys both get `busy`, and none is
       -- ended.
       least(500, extract(epoch from current_setting('deadlock_timeout')::interval) * 500)::int, 2000, limited,
-      owners[1:1], array[p_actor], array[once], array[sha256(convert_to(heads[1] || p_payloads[1], 'UTF8'))],
+      owners[single:single], array[p_actor], array[once],
+      array[sha256(convert_to(heads[single] || p_payloads[1], 'UTF8'))],
       array[json_build_object('job', ids[1])::text],
       ids, null, common_at, instants, job_owners, job_settings, specs, run_settings, null, wanted);
     if made.excessive <> '{}' or exists (
@@ -617,9 +624,9 @@ begin
         case when i.is_same then i.job end,
         case when not i.is_same then 'idempotency_key was used for another call, with another task or payload' end
       from (
-        select i.fingerprint = sha256(convert_to(heads[1] || p_payloads[1], 'UTF8')) as is_same,
+        select i.fingerprint = sha256(convert_to(heads[single] || p_payloads[1], 'UTF8')) as is_same,
           (i.response ->> 'job')::bigint as job
-        from hourbell.idempotency as i where i.tenant = owners[1] and i.key = once) as i;
+        from hourbell.idempotency as i where i.tenant = owners[single] and i.key = once) as i;
     if not found then  -- by a transaction that this one does not see
       return query select 1, null::bigint, 'busy', null::bigint, 'idempotency_key';
     end if;
