@@ -41,6 +41,7 @@ from typing import Any, Literal, Self
 import asyncpg
 import psutil
 
+from chaos.proxy import Proxy
 from hourbell.store.embedded import Account, program_path, server_environment
 from ports import free_port
 
@@ -95,16 +96,30 @@ def dsn_at(port: int) -> str:
 class Pair:
     """A primary and its standby."""
 
-    def __init__(self, folder: Path, *, synchronous: bool) -> None:
+    def __init__(self, folder: Path, *, synchronous: bool, programs: Path | None = None) -> None:
         self.synchronous = synchronous
         one, two = free_port(), free_port()
-        self._primary = _Server(folder, "one", one)
-        self._standby = _Server(folder, "two", two)  # after a failover: the old primary
+        self._primary = _Server(folder, "one", one, programs)
+        self._standby = _Server(folder, "two", two, programs)  # after a failover: the old primary
+        self._link: Proxy | None = None  # through which the standby follows the primary
 
     @classmethod
-    async def start(cls, folder: Path, synchronous: bool) -> Self:
-        """Make both in an empty folder and start them; they replicate when it returns."""
-        pair = cls(folder, synchronous=synchronous)
+    async def start(
+        cls,
+        folder: Path,
+        synchronous: bool,
+        programs: Path | None = None,
+        link: Proxy | None = None,
+    ) -> Self:
+        """Make both in an empty folder and start them; they replicate when it returns.
+
+        `programs`: of which PostgreSQL; None: of the wheel. `link`: a proxy through which the standby
+        follows the first primary.
+        """
+        pair = cls(folder, synchronous=synchronous, programs=programs)
+        if link is not None:
+            link.retarget("127.0.0.1", pair.primary_port)
+            pair._link = link
         try:
             await pair._primary.make()
             pair._primary.configure()
@@ -180,6 +195,7 @@ class Pair:
         )
         await self._standby.make_slot()
         self._primary, self._standby = self._standby, self._primary
+        self._link = None
         return float(had)
 
     async def rejoin(self) -> Literal["rewound", "copied"]:
@@ -214,7 +230,9 @@ class Pair:
         await self._follow()
 
     async def _follow(self) -> None:
-        self._standby.configure(follows=self._primary.port)
+        self._standby.configure(
+            follows=self._primary.port if self._link is None else self._link.port
+        )
         self._standby.become_standby()
         await self._standby.start()
         await self._primary.has_standby("streaming")
@@ -231,8 +249,9 @@ class Pair:
 class _Server:
     """One of the two."""
 
-    def __init__(self, folder: Path, name: str, port: int) -> None:
+    def __init__(self, folder: Path, name: str, port: int, programs: Path | None) -> None:
         self.port = port
+        self._programs = programs
         self.data = folder / name
         self._settings = folder / f"{name}.conf"
         self._log = folder / f"{name}.log"
@@ -248,7 +267,7 @@ class _Server:
             "--username=postgres",
             "--auth=trust",
             "--encoding=UTF8",
-            "--locale-provider=builtin",
+            *(["--locale-provider=builtin"] if self._programs is None else []),
             "--locale=C.UTF-8",
             "--no-sync",
         )
@@ -369,7 +388,8 @@ class _Server:
 
     def _command(self, program: str, *arguments: str) -> list[str]:
         account = Account.for_cluster(self.data)
-        return account.command([program_path(program), *arguments], reaching=[self.data])
+        path = program_path(program) if self._programs is None else str(self._programs / program)
+        return account.command([path, *arguments], reaching=[self.data])
 
     async def _run(self, program: str, *arguments: str) -> None:
         """One of PostgreSQL's programs, to its end."""

@@ -85,6 +85,7 @@ WRITES = "src/hourbell/engine/operations/idempotency.py"
 CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
 CREATE_INSERT = "src/hourbell/engine/life/create/insert.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
+DURABLE = "src/hourbell/store/functions/durable.sql"
 QUOTAS = "src/hourbell/store/functions/quotas.sql"
 
 _LIFE = "tests/integration/life"
@@ -116,6 +117,7 @@ MANIFESTS_TEST = f"{_LIFE}/test_manifests.py"
 CHECKPOINTS_TEST = f"{_LIFE}/test_checkpoints.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
 DUE_SLABS_TEST = f"{_LIFE}/test_due_slabs.py"
+ACKNOWLEDGED_TEST = "tests/chaos/test_acknowledged.py"
 ONCE_TEST = f"{_LIFE}/test_written_once.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
 CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
@@ -1649,12 +1651,51 @@ MUTANTS = [
     Mutant(
         "commit_error_swallowed",
         WRITES,
-        "                raise Conflict(IN_USE) from error\n            raise\n",
-        "                raise Conflict(IN_USE) from error\n            self.executed = True\n",
+        "                raise Busy() from error\n            raise\n",
+        "                raise Busy() from error\n            self.executed = True\n",
         (
             f"{LOST_TEST}::test_a_change_that_failed_before_its_commit_is_told_so_and_can_be_repeated",
         ),
         "What is acknowledged is committed, and here also what was rolled back.",
+    ),
+    Mutant(
+        "statement_cancelled",
+        DATABASE,
+        "        sent.set_result(None)\n",
+        "        super()._cancel_current_command(sent, *_)  # type: ignore[misc]\n",
+        (
+            f"{ACKNOWLEDGED_TEST}::test_what_is_answered_survives_a_failover[embedded]",
+            f"{ACKNOWLEDGED_TEST}::test_a_call_that_is_cancelled_leaves_what_it_began_to_the_server[embedded]",
+        ),
+        "What may commit is never cancelled.",
+    ),
+    Mutant(
+        "ended_wait_is_an_answer",
+        DATABASE,
+        "            self.unconfirmed = True\n",
+        "            pass\n",
+        (
+            f"{ACKNOWLEDGED_TEST}::test_a_commit_whose_wait_was_ended_on_the_server_is_no_answer[embedded]",
+        ),
+        "A commit that no standby has is not acknowledged.",
+    ),
+    Mutant(
+        "given_up_connections_are_replaced",
+        DATABASE,
+        "            if not await self._waits_for_standby(backend):\n",
+        "            if True:\n",
+        (
+            f"{ACKNOWLEDGED_TEST}::test_calls_that_are_given_up_add_no_connections_and_end_when_the_standby_is_back[embedded]",
+        ),
+        "A dead standby does not fill the server with backends.",
+    ),
+    Mutant(
+        "answer_before_its_row_is_durable",
+        DURABLE,
+        "pg_logical_emit_message(true,",
+        "pg_logical_emit_message(false,",
+        (f"{ACKNOWLEDGED_TEST}::test_what_is_answered_survives_a_failover[embedded]",),
+        "An answer that is read out of a row is preceded by a durable write.",
     ),
     Mutant(
         "answer_not_kept",

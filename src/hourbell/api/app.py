@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
 
 import msgspec
 from litestar import Litestar, Response
@@ -41,7 +43,7 @@ from hourbell.api.routes import Route
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.engine.views.overview import Peaks
-from hourbell.model.errors import HourbellError
+from hourbell.model.errors import Conflict, HourbellError, NotFound
 from hourbell.security.access import Caller
 from hourbell.security.sealing import KeyRing
 
@@ -171,7 +173,27 @@ def _handler(route: Route) -> HTTPRouteHandler:
         opt={"route": route},
         request_max_body_size=route.max_body_bytes,
     )
-    return made(route.handler)
+    return made(_confirming(route.handler) if route.needs_key else route.handler)
+
+
+def _confirming(
+    handler: Callable[..., Awaitable[Response[Any]]],
+) -> Callable[..., Awaitable[Response[Any]]]:
+    """A handler of a write whose refusals are as durable as its other answers.
+
+    "There is no such job" may be the effect of an earlier request that is not confirmed.
+    """
+
+    @wraps(handler)
+    async def confirming(**arguments: Any) -> Response[Any]:
+        try:
+            return await handler(**arguments)
+        except (NotFound, Conflict):
+            engine: Engine = arguments["engine"]
+            await engine.database.confirm()
+            raise
+
+    return confirming
 
 
 def _options_handler(path: str, routes: Sequence[Route]) -> HTTPRouteHandler:

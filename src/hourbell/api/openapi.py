@@ -38,6 +38,7 @@ _COMMON_ERRORS = ("invalid_input", "internal_error", "store_unavailable")
 _SECRET_ERRORS = ("no_secret_keys",)
 _IDEMPOTENCY_ERRORS = (
     "overloaded",
+    "busy",
     "conflict",
     "quota_exceeded",
     "idempotency_key_missing",

@@ -17,6 +17,7 @@ from hourbell.api.errors import (
 )
 from hourbell.api.routes import Route
 from hourbell.model.errors import (
+    Busy,
     HourbellError,
     InvalidInput,
     NoSecretKeys,
@@ -58,6 +59,7 @@ STATUSES = {
     "internal_error": 500,
     "no_secret_keys": 503,
     "overloaded": 503,
+    "busy": 503,
     "store_unavailable": 503,
 }
 
@@ -78,7 +80,7 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
         _log.warning("database unavailable", path=_path(request), error=error.message)
         detail = f"{_UNAVAILABLE} {_what_to_do(request)}"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    elif isinstance(error, Overloaded):
+    elif isinstance(error, Overloaded | Busy):
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, MethodNotAllowed):
         headers = {"Allow": error.allowed}

@@ -19,6 +19,7 @@
     ├── SessionLost                session_lost               the worker's session expired or closed
     ├── NotLeader                  not_leader                 another node, or a later epoch, leads
     ├── Overloaded                 overloaded                 too many requests are waiting
+    ├── Busy                       busy                       another request is changing the same
     ├── StoreUnavailable           store_unavailable          the database does not respond
     ├── EmbeddedServerFailed       embedded_server_failed     the embedded PostgreSQL did not start
     └── ConfigurationError         configuration_error        a setting is missing or wrong
@@ -315,6 +316,22 @@ class Overloaded(HourbellError):
         ),
     ) -> None:
         super().__init__(message)
+
+
+class Busy(HourbellError):
+    """Another transaction has locked what a request needs, for longer than the request waits.
+
+    It may be an earlier request with the same key, whose commit waits for a standby.
+    """
+
+    code = "busy"
+    title = "Another request is changing the same resource"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another request is changing the same resource, and has not ended. This one changed"
+            " nothing; repeat it with the same idempotency key."
+        )
 
 
 class StoreUnavailable(HourbellError):

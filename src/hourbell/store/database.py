@@ -3,6 +3,12 @@
 Nothing here relies on features that a transaction pooler breaks: behind one, no session state, no
 LISTEN and no prepared statements are used.
 
+**No statement is ever cancelled.** A commit that waits for a synchronous standby has taken effect
+locally: if its wait is cancelled, other transactions see what a failover may still lose. asyncpg
+would send a cancel request after a timeout, and for a task that is cancelled. Here the caller is
+released, and the connection stays out of the pool until the server has answered, so that calls
+that are given up do not add connections. docs/decisions/0025-durable-answers.md.
+
 After a failover an old primary may come back and be mistaken for the database. PostgreSQL
 increments a *timeline* with every promotion; a process remembers the highest timeline that it has
 seen and refuses to use a server with a lower one.
@@ -12,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -27,6 +33,13 @@ OLDEST_VERSION = 15
 COMMAND_TIMEOUT_SECONDS = 60.0
 PROGRAM = "hourbell"  # in pg_stat_activity, of connections for a moment
 _MAX_PROGRAM = 63
+GIVEN_UP_SECONDS = 30.0  # how long a connection waits for the answer to what was given up
+# A statement of a client that is gone is ended, unless it waits for a standby.
+_WATCH_CLIENTS = {"client_connection_check_interval": "10s"}
+_WAITS_FOR_STANDBY = (
+    "select exists (select from pg_stat_activity where pid = $1 and wait_event = 'SyncRep')"
+)
+_FOREVER = 1e9  # seconds
 _CLOSE_SECONDS = 5.0  # how long a connection in use may delay the end of its pool
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
@@ -111,6 +124,50 @@ async def connect_once(dsn: str, program: str = PROGRAM) -> asyncpg.Connection:
     )
 
 
+class Unconfirmed(ConnectionError):
+    """The wait for a synchronous standby was ended on the server; a failover may lose the commit."""
+
+
+class _PoolConnection(BuildConnection):
+    """A connection that never asks the server to cancel a statement."""
+
+    unconfirmed = False  # the server has ended a wait for a standby since it left the pool
+    _protocol: Any  # of asyncpg
+
+    def _cancel_current_command(self, sent: asyncio.Future[None], *_: object) -> None:
+        """In place of a cancel request: nothing is sent, and the answer is awaited as if it were."""
+        sent.set_result(None)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the answer to a statement is awaited that the caller has given up."""
+        return self._protocol is not None and bool(self._protocol._is_cancelling())
+
+    def _process_log_message(self, fields: dict[str, str], last_query: str) -> None:
+        if fields.get("R") == "SyncRepWaitForLSN":  # the server's routine: its text is translated
+            self.unconfirmed = True
+        super()._process_log_message(fields, last_query)  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[None]:
+    """A transaction, or a savepoint within one.
+
+    If a statement was given up, the transaction is rolled back when the server has answered it, and
+    the caller gets its own error, such as CancelledError, not one of the connection.
+    """
+    block = connection.transaction()
+    await block.__aenter__()
+    try:
+        yield
+    except BaseException as error:
+        if not getattr(connection, "given_up", False):
+            with suppress(*_TEMPORARY):
+                await block.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await block.__aexit__(None, None, None)
+
+
 class OldTimeline(ConnectionError):
     """This server is a former primary; another server has been promoted since."""
 
@@ -160,6 +217,7 @@ class Database:
         self._pool = pool
         self._timeout_seconds = timeout_seconds
         self._program = program
+        self._returning: set[asyncio.Task[None]] = set()
         self.dsn = dsn
         self.pooled = pooled  # behind a transaction pooler
 
@@ -184,6 +242,8 @@ class Database:
                 await _check(probe)
                 # A pooler reports its own process ids.
                 pooled = await probe.fetchval("select pg_backend_pid()") != probe.get_server_pid()
+                if not pooled:
+                    settings |= await _allowed(probe, _WATCH_CLIENTS)
             finally:
                 await probe.close()
             pool = await asyncpg.create_pool(
@@ -193,9 +253,9 @@ class Database:
                 command_timeout=timeout_seconds,
                 statement_cache_size=0 if pooled else 200,
                 max_inactive_connection_lifetime=300,
-                connection_class=BuildConnection,
+                connection_class=_PoolConnection,
                 init=timeline.check,
-                reset=_nothing_to_reset,
+                reset=_reset,
                 server_settings=settings,
             )
             timeline.pool = pool
@@ -219,13 +279,60 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         with translate_errors():
-            async with self._pool.acquire(timeout=self._timeout_seconds) as connection:
+            connection = await self._pool.acquire(timeout=self._timeout_seconds)
+            unconfirmed = False
+            try:
                 yield connection
+                unconfirmed = getattr(connection, "unconfirmed", False)
+            finally:
+                if getattr(connection, "given_up", False):  # one that was lost has no attributes
+                    self._return_later(connection)
+                else:
+                    await self._pool.release(connection)
+            if unconfirmed:
+                raise Unconfirmed("the server ended the wait for the synchronous standby")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        async with self.connection() as connection, connection.transaction():
+        async with self.connection() as connection, transaction(connection):
             yield connection
+
+    async def confirm(self) -> None:
+        """Wait until all that this process may have read is as durable as a commit of its own.
+
+        For an answer that is read out of a row: the transaction that wrote it may not be confirmed.
+        """
+        await self.value("select hourbell.confirm()")
+
+    def _return_later(self, connection: asyncpg.pool.PoolConnectionProxy) -> None:
+        task = asyncio.create_task(self._return(connection, connection.get_server_pid()))
+        self._returning.add(task)  # the event loop keeps only a weak reference
+        task.add_done_callback(self._returning.discard)
+
+    async def _return(self, connection: asyncpg.pool.PoolConnectionProxy, backend: int) -> None:
+        """Return a connection to the pool when its server has answered what was given up.
+
+        A server that does not answer loses the connection, unless its backend waits for a standby:
+        it would continue to wait, and a new connection would add a backend.
+        """
+        releasing = asyncio.ensure_future(self._pool.release(connection, timeout=_FOREVER))
+        while not (await asyncio.wait([releasing], timeout=GIVEN_UP_SECONDS))[0]:
+            if not await self._waits_for_standby(backend):
+                connection.terminate()
+                break
+        with suppress(*_TEMPORARY, asyncpg.PostgresError):
+            await releasing
+
+    async def _waits_for_standby(self, backend: int) -> bool:
+        """Whether the server has a backend with this process id that waits for a standby."""
+        with suppress(*_TEMPORARY, asyncpg.PostgresError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                probe = await connect_once(self.dsn, self._program)
+                try:
+                    return bool(await probe.fetchval(_WAITS_FOR_STANDBY, backend))
+                finally:
+                    probe.terminate()
+        return False
 
     async def fetch(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
         async with self.connection() as connection:
@@ -301,5 +408,17 @@ async def _check(connection: asyncpg.Connection) -> None:
             )
 
 
-async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
+async def _allowed(connection: asyncpg.Connection, settings: dict[str, str]) -> dict[str, str]:
+    """Those settings of a session that this server allows; it depends on its operating system."""
+    allowed = {}
+    for name, value in settings.items():
+        with suppress(asyncpg.PostgresError):
+            await connection.execute("select set_config($1, $2, false)", name, value)
+            allowed[name] = value
+    return allowed
+
+
+async def _reset(connection: asyncpg.Connection) -> None:
     """There is no session state to reset, which saves a round trip per release to the pool."""
+    assert isinstance(connection, _PoolConnection)
+    connection.unconfirmed = False

@@ -179,7 +179,9 @@ async def test_two_replays_at_once_are_one_run(api: Client, hand: Hand):
     job = await dead(api, hand, one_time())
     path = f"{LETTERS}/{job['execution_id']}/replay"
     answers = await asyncio.gather(*(api.post(path) for _ in range(8)))
-    assert sorted(answer.status for answer in answers) == [202] + [409] * 7
+    statuses = sorted(answer.status for answer in answers)
+    assert statuses[0] == 202
+    assert set(statuses[1:]) <= {409, 503}  # it is replayed already, or is just being replayed
     assert len(await hand.claim()) == 1
 
 

@@ -269,4 +269,4 @@ async def test_while_the_first_still_runs_the_second_is_told_to_try_again(
             )
         answer = await api.send(method, path, document, key="one")
     await stopped.close()
-    assert answer.is_problem(409, "conflict")
+    assert answer.is_problem(503, "busy")

@@ -109,7 +109,7 @@ async def test_a_put_waits_for_others_of_its_name_for_some_seconds_only(
     monkeypatch.setattr(upsert, "NAME_LOCK_SECONDS", 0.05)
     lock = engine.put_locks.setdefault(("default", "nightly"), asyncio.Lock())
     async with lock:  # a request that does not end
-        assert (await api.put(NIGHTLY, nightly())).is_problem(409, "conflict")
+        assert (await api.put(NIGHTLY, nightly())).is_problem(503, "busy")
         assert (await api.put("/api/v1/jobs/by-name/other", nightly())).status == 201
     assert (await api.put(NIGHTLY, nightly())).status == 201
 

@@ -30,7 +30,7 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
 from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import barrier
-from hourbell.model.errors import Conflict, IdempotencyKeyReused, Overloaded
+from hourbell.model.errors import Busy, IdempotencyKeyReused, Overloaded
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, JobStatus
 from hourbell.store.database import Database
@@ -400,7 +400,7 @@ async def test_waiting_for_a_stopped_client_leaves_connections_for_others(databa
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await other.clock.now()
             answers = await asyncio.gather(*repeats, return_exceptions=True)
-            assert {type(answer) for answer in answers} == {Conflict, Overloaded}
+            assert {type(answer) for answer in answers} == {Busy, Overloaded}
         await stopped.close()
         with pytest.raises(IdempotencyKeyReused):
             await create_job(other, one_time(), writes[0])
@@ -531,7 +531,7 @@ async def test_a_change_with_nothing_to_do_waits_briefly_for_a_key_that_a_stoppe
             now,
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
-            with pytest.raises(Conflict):
+            with pytest.raises(Busy):
                 await resume_job(still, job.job_id, Write(key="same"))
 
 

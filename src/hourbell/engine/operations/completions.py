@@ -110,6 +110,7 @@ async def complete(
         if row is None:
             raise NotFound("execution", execution_text(execution_id))
         if row["outcome"] == status:
+            await engine.database.confirm()
             return answer
         if row["outcome"] is not None or row["claimed_at"] is None:
             raise _ended(execution_id, row["outcome"])

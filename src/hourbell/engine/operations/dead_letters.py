@@ -47,7 +47,7 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.model.errors import Conflict, DuplicateJob, NotFound
+from hourbell.model.errors import Busy, Conflict, DuplicateJob, NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
 from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
@@ -273,7 +273,7 @@ async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception
             return Conflict(f"{number} cannot be replayed: its occurrence is being run again.")
     elif holder := await connection.fetchval(_Q["holder_of_key"], letter.execution_id):
         return DuplicateJob(job_text(holder), replayed=number)
-    return Conflict(f"Another request is moving {number}. Nothing was changed; try again.")
+    return Busy()
 
 
 async def _retry_now(

@@ -1,5 +1,8 @@
 """Idempotent writes: the first answer is stored in the transaction of the effect, and repeated.
 
+The transaction that stored an answer may wait for a standby, or have lost the wait in a crash. So a
+stored answer is repeated only after a commit of one's own (`Database.confirm`).
+
 Of two concurrent requests with one key, the second waits briefly for the row of the first, and then
 finds its answer or gets a conflict that asks the client to retry. A process that dies before the
 commit leaves neither effect nor key. A process that stalls in a transaction loses it after half a
@@ -19,14 +22,13 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint
-from hourbell.model.errors import Conflict, IdempotencyKeyReused, StoreUnavailable
+from hourbell.model.errors import Busy, IdempotencyKeyReused, StoreUnavailable
 from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
 _MAX_TRIES = 64  # each retry means that another request has changed the same resource
-IN_USE = "Another request is changing the same resource. Nothing was changed; try again."
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -103,7 +105,9 @@ async def store_answer(
     engine: Engine, write: Write, tenant: int, answer: object, now: datetime
 ) -> None:
     """Store the answer of a write that has nothing to do."""
-    if write.key is not None:
+    if write.key is None:
+        await engine.database.confirm()  # it says what an earlier write has done
+    else:
         stored = msgspec.json.encode(answer).decode()
         async with engine.database.transaction() as connection:
             await connection.execute(_Q["set_timeouts"])
@@ -163,10 +167,11 @@ class Idempotent(Generic[T]):
         if self.executed:
             raise StopAsyncIteration
         if self._tries == _MAX_TRIES:
-            raise Conflict(IN_USE)
+            raise Busy()
         self._tries += 1
         known = await _stored_answer(self._engine, self.write, self._tenant)
         if known is not None:
+            await self._engine.database.confirm()
             self._engine.counts.repeated_keys.add()
             self.answer = msgspec.json.decode(known, type=self._answer_type)
             raise StopAsyncIteration
@@ -210,7 +215,7 @@ class Idempotent(Generic[T]):
                 raise
         except StoreUnavailable as error:
             if is_lock_conflict(error):
-                raise Conflict(IN_USE) from error
+                raise Busy() from error
             raise
         except (asyncpg.ForeignKeyViolationError, ConcurrentChange):
             # An unused timetable was deleted, or the job changed, between the read and the lock.

@@ -34,10 +34,10 @@ from hourbell.engine.operations.change import (
     desired_after,
     require_active,
 )
-from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.operations.idempotency import Idempotent, Write
 from hourbell.engine.views.job_keys import find_holder
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.errors import Conflict, JobNotActive, PreconditionFailed
+from hourbell.model.errors import Busy, JobNotActive, PreconditionFailed
 from hourbell.model.jobs import Job
 
 _MAX_TRIES = 64  # each retry means that another process has changed the job with this name
@@ -88,13 +88,13 @@ async def seen_job(engine: Engine, tenant: str, name: str) -> Seen | None:
 
 @asynccontextmanager
 async def _name_lock(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
-    """One request at a time per name; Conflict if the others take too long."""
+    """One request at a time per name; Busy if the others take too long."""
     lock = engine.put_locks.setdefault((tenant, name), asyncio.Lock())
     try:
         async with asyncio.timeout(NAME_LOCK_SECONDS):
             await lock.acquire()
     except TimeoutError:
-        raise Conflict(IN_USE) from None
+        raise Busy() from None
     try:
         yield
     finally:
@@ -114,7 +114,7 @@ async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
             return outcome
         # Another request was first, with the name or with the idempotency key.
         assert outcome is None or isinstance(outcome, KeyTaken)
-    raise Conflict(IN_USE)
+    raise Busy()
 
 
 def _named(name: str, document: object) -> dict[str, object]:

@@ -20,9 +20,12 @@ begin
   end if;
 end $$;
 
--- Whether an execution has succeeded under this fence.
+-- Whether an execution has succeeded under this fence: then its worker does not settle it.
 create or replace function hourbell.is_completed(p_id bigint, p_fence bigint) returns boolean
-language sql stable
-return exists (
-  select from hourbell.outcomes as o
-  where o.id = p_id and o.fence = p_fence and o.fate = hourbell.fate_succeeded());
+language plpgsql set plan = lookups_one_by_one as $$
+begin
+  perform from hourbell.outcomes as o
+  where o.id = p_id and o.fence = p_fence and o.fate = hourbell.fate_succeeded();
+  if found then perform hourbell.confirm(); return true; end if;
+  return false;
+end $$;

@@ -619,6 +619,7 @@ begin
       return;
   end;
   if made.repeated <> '{}' then
+    perform hourbell.confirm();
     return query
       select 1, case when i.is_same then i.job end, case when i.is_same then 'kept' else 'invalid' end,
         case when i.is_same then i.job end,
@@ -768,8 +769,10 @@ begin
   where nth = 1 or p_task is null or task = coalesce(
     (select target from hourbell.jobs where id = k.job), (select target from hourbell.executions where id = k.job))
   order by is_live desc, nth limit 1;
-  if not found then return 'not_found'; end if;
-  if not holder.is_live then return 'ended'; end if;
+  if not found or not holder.is_live then
+    perform hourbell.confirm();
+    return case when holder is null then 'not_found' else 'ended' end;
+  end if;
   for try in 1 .. 3 loop
     case (select outcome from hourbell.cancel_execution(
       now, holder.job, holder.job,

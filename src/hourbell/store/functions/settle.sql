@@ -368,6 +368,7 @@ begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token)
     and not exists (select from hourbell.past_sessions where id = p_session and token = p_token)
   then return '{}'; end if;
+  perform hourbell.confirm();
   return array(
     select o.id from unnest(p_ids, p_fences, p_kinds) as o(id, fence, kind)
     left join lateral (select fence, history from hourbell.executions as e where e.id = o.id offset 0) as e on true

@@ -54,7 +54,11 @@ begin
   where id = p_id and name = p_name and (outcome is null
     or (outcome <> p_outcome or value::text is distinct from p_value::text)
       and hourbell.is_past(w, (select attempt from hourbell.executions where id = p_id)));
-  if found then perform hourbell.requeue_awaiting(array[p_id], p_now); end if;
+  if found then
+    perform hourbell.requeue_awaiting(array[p_id], p_now);
+  else
+    perform hourbell.confirm();
+  end if;
   select outcome into counts from hourbell.waits where id = p_id and name = p_name;
   return counts;
 end $$;

@@ -37,8 +37,8 @@ from hourbell.engine.life.references import (
     SecretReferences,
     required_calendars,
 )
-from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
-from hourbell.model.errors import Conflict, DuplicateJob, FieldError, HourbellError, InvalidInput
+from hourbell.engine.operations.idempotency import Idempotent, Write
+from hourbell.model.errors import Busy, DuplicateJob, FieldError, HourbellError, InvalidInput
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import DEFAULT_TENANT, OnDuplicate
 from hourbell.store.database import Connection
@@ -188,9 +188,9 @@ class _Batch:
                 case KeyTaken():
                     self._problems[job_id] = problem
                 case Blocked(by_quota=True):
-                    raise Conflict(IN_USE)
+                    raise Busy()
                 case Blocked():
-                    self._problems[job_id] = _refusal(Conflict(IN_USE))
+                    self._problems[job_id] = _refusal(Busy())
                 case HourbellError():
                     self._problems[job_id] = _refusal(problem)
                 case Exception():

@@ -26,7 +26,7 @@ from hourbell.model.jobs import NewJob, OnDuplicate
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Timetable
 from hourbell.store.arrays import array_text
-from hourbell.store.database import Connection, committing, translate_errors
+from hourbell.store.database import Connection, committing, transaction, translate_errors
 from hourbell.store.queries import queries
 
 FAILPOINTS = CommitFailpoints("create.before_commit", "create.after_commit")
@@ -154,7 +154,7 @@ class JobInserter:
             yield
         else:
             with translate_errors():
-                async with self._connection.transaction():
+                async with transaction(self._connection):
                     yield
 
     def _limited(self, rows: Sequence[JobRow]) -> list[int]:

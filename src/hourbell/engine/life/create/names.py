@@ -10,8 +10,14 @@ import msgspec
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
-from hourbell.engine.operations.idempotency import IN_USE, is_lock_conflict
-from hourbell.model.errors import Conflict, HourbellError, InvalidInput, StoreUnavailable
+from hourbell.engine.operations.idempotency import is_lock_conflict
+from hourbell.model.errors import (
+    Busy,
+    Conflict,
+    HourbellError,
+    InvalidInput,
+    StoreUnavailable,
+)
 from hourbell.model.schedules import Once, Schedule, Timetable
 from hourbell.store.queries import queries
 from hourbell.timing.rules import compile_rule
@@ -93,7 +99,7 @@ async def resolve_available(
         found = await _unavailable(engine, rows, now, max_problems)
         problems |= {row.job_id: found[_names(row)] for row in rows if _names(row) in found}
         rows = [row for row in rows if row.job_id not in problems]
-    raise Conflict(IN_USE)
+    raise Busy()
 
 
 async def _unavailable(

@@ -43,9 +43,9 @@ from hourbell.engine.life.references import (
     SecretReferences,
     required_calendars,
 )
-from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.operations.idempotency import Idempotent, Write
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.errors import Conflict, DuplicateJob, QuotaExceeded
+from hourbell.model.errors import Busy, DuplicateJob, QuotaExceeded
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
@@ -64,8 +64,14 @@ class Created(msgspec.Struct, frozen=True):
     existed: bool = False  # the job existed before and is returned as the answer
 
 
+class _Stored(msgspec.Struct, frozen=True):
+    """The stored answer to an earlier request with the same key."""
+
+    created: Created
+
+
 Outcome = Created | KeyTaken | None  # None: try again
-_Submission = Submission[CreateRequest, Outcome]
+_Submission = Submission[CreateRequest, Outcome | _Stored]
 
 
 async def create_job(engine: Engine, document: object, write: Write) -> Created:
@@ -77,14 +83,18 @@ async def create_job(engine: Engine, document: object, write: Write) -> Created:
             outcome = await _existing(engine, outcome, request)
         if outcome is not None:
             return outcome
-    raise Conflict(IN_USE)
+    raise Busy()
 
 
 async def try_create(engine: Engine, request: CreateRequest) -> Outcome:
     """Create a job together with concurrent requests."""
-    outcome: Outcome = await engine.create_groups.submit(
+    outcome: Outcome | _Stored = await engine.create_groups.submit(
         request, partial(_create_group, engine, _GROUP_TIMEOUTS)
     )
+    if isinstance(outcome, _Stored):
+        await engine.database.confirm()  # apart from the group: it does not wait for this
+        engine.counts.repeated_keys.add()
+        return outcome.created
     return outcome
 
 
@@ -171,8 +181,7 @@ def _parsed(
         try:
             answer = context.stored_answer(position, submission.request.write)
             if answer is not None:
-                engine.counts.repeated_keys.add()
-                submission.answer(msgspec.json.decode(answer, type=Created))
+                submission.answer(_Stored(msgspec.json.decode(answer, type=Created)))
             else:
                 group.append(_pending(submission, context, context.ids[position]))
         except Exception as error:  # any failure affects this request only
@@ -268,7 +277,7 @@ def _retry(
         )
     else:
         for submission in submissions:
-            submission.refuse(Conflict(IN_USE))
+            submission.refuse(Busy())
 
 
 def _resolve_later(engine: Engine, first: _Pending, later: _Pending) -> None:
@@ -279,6 +288,7 @@ def _resolve_later(engine: Engine, first: _Pending, later: _Pending) -> None:
         return
     error = future.exception()
     outcome = future.result() if error is None else None
+    assert not isinstance(outcome, _Stored)  # the first one had no answer yet
     repeats = later.repeats(first)
     if later.key is not None and later.key == first.key and not repeats:
         submission.answer(None)  # a different request under the same key
