@@ -9,10 +9,10 @@ BENCHES := $(sort $(wildcard bench/bench_*.py))
 test again quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test again quick check audit fix dist bench sim chaos mutants pictures python runtime dev services ui
+.PHONY: help up test again quick check audit fix dist bench sim chaos mutants deploy-test pictures python runtime dev services ui
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 up: runtime ui ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C stops it
 	@exec $(BIN)/hourbell up
@@ -55,6 +55,9 @@ chaos: dev services ## Inject faults into real processes and check the results; 
 
 mutants: dev services ## Mutation tests: break the product in one place at a time; a test must fail
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
+
+deploy-test: dev services ui ## Run deploy/ in empty Debian roots and render its chart; as root, with network access (about five minutes)
+	$(BIN)/python -m pytest tests/deployment tests/deployment/debian_checks.py tests/deployment/helm_checks.py
 
 pictures: dev services ui ## Retake the README screenshots (about 15 minutes)
 	PYTHONPATH=tests $(BIN)/python -m ui.pictures

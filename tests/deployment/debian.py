@@ -32,9 +32,18 @@ def make_root(image: str, folder: Path, packages: Sequence[str] = ()) -> None:
     include = ["--include=" + ",".join(packages)] if packages else []
     slim = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")]
     subprocess.run(
-        ["mmdebstrap", "--quiet", "--variant=minbase", *slim, *include, SUITES[image], str(folder)],
+        [
+            *("mmdebstrap", "--quiet", "--variant=minbase", '--aptopt=Acquire::Retries "3"'),
+            *(*slim, *include, SUITES[image], str(folder)),
+        ],
         check=True,
         timeout=PATIENCE_SECONDS,
+    )
+    # As the image has it: downloaded packages are not kept.
+    (folder / "etc/apt/apt.conf.d/docker-clean").write_text(
+        'Dir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
+        'Binary::apt::APT::Keep-Downloaded-Packages "false";\nAPT::Keep-Downloaded-Packages "false";\n'
+        'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };\n'
     )
     for name in ("resolv.conf", "hosts"):
         shutil.copy(f"/etc/{name}", folder / "etc" / name)
@@ -61,10 +70,12 @@ def command_in(
     directory: str = "/",
     read_only: bool = False,
     shared: Sequence[Path] = (),
+    own_processes: bool = True,
 ) -> list[str]:
-    """A command line that runs a command in a root, as a user and in a directory, with its own processes and mounts.
+    """A command line that runs a command in a root, as a user and in a directory, with its own mounts.
 
     A user other than root has no capability and cannot get one. `shared` are folders of this machine, at the same places.
+    With `own_processes` it is process 1, as in a container, and sees no others.
     """
     inside = ["chroot", str(root), "env", "--ignore-environment", *_assignments(env)]
     inside += ["sh", "-c", f'cd {shlex.quote(directory)} && exec "$@"', "sh", *command]
@@ -80,8 +91,8 @@ def command_in(
         mounts += [f"mount -o remount,bind,ro {root}"]
     mounts += [f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev"]
     script = " && ".join([*mounts, 'exec "$@"'])
-    own = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    return [*own, "sh", "-c", script, "sh", *inside]
+    processes = ["--pid", "--fork", "--kill-child"] if own_processes else []
+    return ["unshare", "--mount", *processes, "sh", "-c", script, "sh", *inside]
 
 
 def _assignments(env: Mapping[str, str]) -> list[str]:

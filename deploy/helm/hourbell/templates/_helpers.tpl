@@ -55,7 +55,7 @@ metadata:
   name: {{ .root.Release.Name }}-{{ .component }}
   labels: {{ include "hourbell.labels" . | nindent 4 }}
 spec:
-  {{- if not (kindIs "invalid" .replicas) }}
+  {{- if hasKey . "replicas" }}
   replicas: {{ .replicas }}
   {{- end }}
   selector:
@@ -104,7 +104,7 @@ spec:
               exec:
                 command: [sleep, "5"]
           {{- end }}
-          resources: {{ toYaml .resources | nindent 12 }}
+          resources: {{ toYaml (.resources | default dict) | nindent 12 }}
 {{- end }}
 
 {{/* At most one pod of a component is evicted at a time. */}}

@@ -1,0 +1,304 @@
+"""The Dockerfile, the unit and the README in empty Debian roots: `make deploy-test`, as root on a machine with a network.
+
+Takes about five minutes, and is no part of `make test`.
+"""
+
+import contextlib
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import services
+from deployment.debian import Image, build, command_in, make_root, network
+from hourbell import __version__
+from ports import free_port
+from readme import Newcomer, follow
+from wheels import ROOT
+from wheels import build as build_wheel
+
+pytestmark = pytest.mark.timeout(900)
+LARGEST_MIB = 260
+READY_SECONDS = 60
+DRAIN_SECONDS = 60  # until Kubernetes, Compose and systemd kill
+NEWCOMER = 1000
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("mmdebstrap") is None:
+        pytest.skip("mmdebstrap is not installed. As root: apt-get install mmdebstrap")
+    # Users in the roots pass through it.
+    made = tmp_path_factory.mktemp("debian")
+    for each in (made, *made.parents[:3]):
+        each.chmod(each.stat().st_mode | 0o111)
+    return made
+
+
+@pytest.fixture(scope="session")
+def base(folder: Path) -> Path:
+    make_root("debian:13-slim", folder / "base")
+    return folder / "base"
+
+
+@pytest.fixture(scope="session")
+def image(folder: Path, base: Path) -> Image:
+    """What the Dockerfile makes of this tree."""
+    (folder / "image").mkdir()
+    return build(ROOT / "deploy" / "Dockerfile", base, folder / "image", {"COMMIT": "0123456789ab"})
+
+
+@pytest.fixture(scope="session")
+def wheel(folder: Path) -> Path:
+    return build_wheel(ROOT, "wheel", folder / "dist")
+
+
+class Server:
+    """Debian's PostgreSQL 15; the folder of its socket can be entered by every user."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.sockets = Path(dsn.partition("?host=")[2])
+        self.sockets.chmod(0o711)
+
+
+@pytest.fixture
+def postgres() -> Iterator[Server]:
+    with services.running_postgres15() as dsn:
+        yield Server(dsn)
+
+
+class Target(http.server.ThreadingHTTPServer):
+    """Receives a webhook, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.received, self.may_answer = threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Target
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.received.set()
+        assert self.server.may_answer.wait(DRAIN_SECONDS)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with Target() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.may_answer.set()
+        server.shutdown()
+
+
+def asked(port: int, path: str, key: str | None, body: object = None) -> Any:
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "one"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", content, headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def eventually(holds: Callable[[], Any], seconds: float = READY_SECONDS) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+    return found
+
+
+def is_ready(port: int) -> bool:
+    with contextlib.suppress(urllib.error.URLError, ConnectionError):
+        asked(port, "/readyz", None)
+        return True
+    return False
+
+
+def webhook_to(target: Target) -> dict[str, Any]:
+    return {
+        "name": "hello",
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": 0},
+        "action": {"type": "WEBHOOK", "url": target.url, "method": "POST", "body": {}},
+    }
+
+
+def status_of(port: int, key: str | None, job: str) -> str:
+    (run,) = asked(port, f"/api/v1/jobs/{job}/executions", key)["items"]
+    return str(run["status"])
+
+
+class Container:
+    """One process of the image, as process 1 of its own; a signal goes to it."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.port = 0
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def stop(self) -> tuple[int, str]:
+        """Send SIGTERM, and wait; the exit code and the log."""
+        (first,) = psutil.Process(self._process.pid).children()
+        first.terminate()
+        log, _ = self._process.communicate(timeout=DRAIN_SECONDS)
+        return self._process.returncode, log.decode()
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Cell:
+    """The containers of one database."""
+
+    def __init__(self, image: Image, server: Server, target: Target) -> None:
+        self._image, self._server = image, server
+        self.variables = {
+            "HOURBELL_DATABASE_URL": server.dsn,
+            "HOURBELL_EGRESS_ALLOW": f"127.0.0.1:{target.server_port}",
+        }
+        self.started: list[Container] = []
+
+    def does(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = self._image.command(*arguments, shared=[self._server.sockets], **self.variables)
+        return subprocess.run(command, capture_output=True, text=True, timeout=READY_SECONDS)
+
+    def starts(self, role: str) -> Container:
+        port = free_port()
+        variables = self.variables | {"HOURBELL_PORT": str(port)}
+        container = Container(self._image.command(role, shared=[self._server.sockets], **variables))
+        container.port = port
+        self.started.append(container)
+        return container
+
+
+@pytest.fixture
+def cell(image: Image, postgres: Server, target: Target) -> Iterator[Cell]:
+    made = Cell(image, postgres, target)
+    yield made
+    for container in made.started:
+        container.kill()
+
+
+def test_the_image_has_the_program_and_what_it_requires_and_nothing_else(image: Image) -> None:
+    packages = image.root / "opt/hourbell/lib/python3.13/site-packages"
+    found = {one.name.lower().replace("_", "-") for one in distributions(path=[str(packages)])}
+    lock = (ROOT / "deploy" / "requirements.lock").read_text()
+    locked = {
+        name for name, rest in re.findall(r"^(\S+)==\S+(.*)", lock, re.M) if "win32" not in rest
+    }
+    assert found == locked | {"hourbell"}
+    assert (packages / "hourbell/ui_files/index.html").exists()
+    assert list((packages / "hourbell/model").rglob("*.pyc"))  # compiled: the root is read-only
+    for absent in ("usr/bin/git", "usr/bin/curl", "usr/bin/pip", "usr/bin/gcc", "build"):
+        assert not (image.root / absent).exists()
+
+
+def test_the_image_is_small(image: Image) -> None:
+    done = subprocess.run(["du", "-xsm", str(image.root)], capture_output=True, text=True)
+    assert int(done.stdout.split()[0]) < LARGEST_MIB, done.stdout
+
+
+def test_the_image_says_its_version_and_cannot_write(image: Image) -> None:
+    said = subprocess.run(image.command("--version"), capture_output=True, text=True)
+    assert said.stdout == f"hourbell {__version__} (commit 0123456789ab)\n"
+    write = image.run(["touch", "/opt/hourbell/x", "/tmp/x"], (), {})
+    done = subprocess.run(write, capture_output=True, text=True)
+    assert done.stderr.count("Read-only file system") == 2
+
+
+def test_a_cell_of_containers_is_healthy_runs_a_webhook_and_drains(
+    cell: Cell, image: Image, target: Target
+) -> None:
+    early = cell.does("worker")
+    assert (early.returncode, "hourbell migrate" in early.stderr) == (2, True)
+    assert cell.does("migrate").returncode == 0
+    refused = cell.does("api")  # it listens on all addresses
+    assert (refused.returncode, "admin key" in refused.stderr) == (2, True)
+    made = cell.does("keys", "create", "--role", "admin", "--name", "first")
+    (key,) = re.findall(r"hb_\w+", made.stdout)
+    api, scheduler, worker = (cell.starts(role) for role in ("api", "scheduler", "worker"))
+    for container in (api, scheduler, worker):
+        eventually(lambda at=container.port: is_ready(at))
+        check = image.health_check(HOURBELL_PORT=str(container.port))
+        assert subprocess.run(check).returncode == 0
+    absent = image.health_check(HOURBELL_PORT=str(free_port()))
+    assert subprocess.run(absent, capture_output=True).returncode != 0
+
+    job = asked(api.port, "/api/v1/jobs", key, webhook_to(target))["job_id"]
+    assert target.received.wait(READY_SECONDS)
+    # The webhook is answered only after the worker was told to stop, and is recorded all the same.
+    threading.Timer(1.0, target.may_answer.set).start()
+    began = time.monotonic()
+    code, log = worker.stop()
+    assert (code, "Stopped." in log) == (0, True), log
+    assert time.monotonic() - began < DRAIN_SECONDS / 2
+    assert status_of(api.port, key, job) == "SUCCEEDED"
+    assert [container.stop()[0] for container in (api, scheduler)] == [0, 0]
+
+
+def test_a_container_that_is_stopped_while_it_starts_ends_at_once(cell: Cell) -> None:
+    assert cell.does("migrate").returncode == 0
+    container = cell.starts("worker")
+    eventually(lambda: psutil.Process(container._process.pid).children())
+    first = psutil.Process(container._process.pid).children()[0]
+    eventually(lambda: first.name() == "tini")
+    began = time.monotonic()
+    container.stop()
+    assert time.monotonic() - began < 10
+
+
+def test_the_readme_works_in_an_empty_debian(folder: Path, base: Path, wheel: Path) -> None:
+    root = folder / "readme"
+    subprocess.run(["cp", "--archive", str(base), str(root)], check=True)
+    # What a machine has on which Python is used.
+    packages = "python3 python3-venv curl ca-certificates"
+    install = f"apt-get update && apt-get install --yes --no-install-recommends {packages}"
+    install += f" && useradd --uid {NEWCOMER} --create-home newcomer"
+    env = {"DEBIAN_FRONTEND": "noninteractive"} | network()
+    subprocess.run(command_in(root, ["sh", "-c", install], env=env), check=True)
+    home = root / "home" / "newcomer"
+    shutil.copy(wheel, home)
+
+    def shell(script: str, env: Mapping[str, str]) -> list[str]:
+        return command_in(
+            root,
+            ["bash", "-c", script],
+            env=env,
+            uid=NEWCOMER,
+            directory="/home/newcomer",
+            own_processes=False,
+        )
+
+    # The index of this machine does not have the wheel of this tree.
+    env = network() | {"HOME": "/home/newcomer", "PIP_FIND_LINKS": "/home/newcomer"}
+    newcomer = Newcomer(home, env, shell)
+    try:
+        follow(newcomer)
+    finally:
+        newcomer.kill()
