@@ -2,14 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PARALLEL := --numprocesses=5 --no-loadscope-reorder
+# What depends on the version of Python. The lock has Django 6 for Pythons from 3.12 on, and Django 5 for 3.11.
+NEWER := 3.13
+PYTEST_NEWER := .venv-$(NEWER)/bin/python -m pytest -o cache_dir=.venv-$(NEWER)/pytest_cache \
+  tests/unit tests/integration/testing tests/integration/library/test_frameworks.py
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 # Containers often forbid bytecode. Without it every test process rewrites all assertions, and every process that a test starts
 # compiles the whole tree again. Empty means allowed.
-test again quick: export PYTHONDONTWRITEBYTECODE :=
+test test-newer again quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test again quick check audit fix dist bench sim chaos mutants deploy-test pictures python runtime dev services ui
+.PHONY: help up test test-newer again quick check audit fix dist bench sim chaos mutants deploy-test pictures python again-newer runtime dev services ui
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -19,6 +23,12 @@ up: runtime ui ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl
 
 test: check services ui ## Lint, types, and all tests, on servers of their own
 	$(BIN)/python -m pytest $(PARALLEL) --durations=10
+
+test-newer: services ui ## Tests of the library, the testing kit and Django on Python 3.13, in an environment of its own
+	@python=$$(scripts/python $(NEWER)) || { \
+	  echo "hourbell: no Python $(NEWER) was found: its tests are SKIPPED" >&2; test "$$CI" != true; exit; }; \
+	"$$python" scripts/setup requirements-dev.lock .venv-$(NEWER) \
+	  && $(PYTEST_NEWER) $(PARALLEL)
 
 again: ## Rerun the tests that failed last, one at a time
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
@@ -62,7 +72,10 @@ deploy-test: dev services ui ## Run deploy/ in empty Debian roots and render its
 pictures: dev services ui ## Retake the README screenshots (about 15 minutes)
 	PYTHONPATH=tests $(BIN)/python -m ui.pictures
 
-# The rest serves the targets above.
+# The rest serves the targets above, and .ci/run.
+
+again-newer:
+	$(PYTEST_NEWER) --last-failed --last-failed-no-failures=none
 
 runtime: python
 	@$(PYTHON) scripts/setup requirements.lock

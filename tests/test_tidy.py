@@ -407,4 +407,4 @@ def project_files() -> Iterator[Path]:
 
 
 def is_generated(name: str) -> bool:
-    return name in GENERATED or name.endswith("_cache")
+    return name in GENERATED or name.endswith("_cache") or name.startswith(".venv-")
