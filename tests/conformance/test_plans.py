@@ -1002,7 +1002,7 @@ def _(s: Scene) -> Case:
       select $1, $1, n, $2, 1, 1 from generate_series(1, 5000) as n
     """
     before = [Step(fill, [s.now, s.daily_job])]
-    return Case(N["outbox"], [500], rows=1_100, buffers=8_000, before=before)
+    return listing(N["outbox"], [500, s.now], rows=1_100, buffers=8_000, before=before)
 
 
 # Create.

@@ -21,6 +21,7 @@ from hourbell.engine.codes import EVENTS, MISSED, RECOVERED
 from hourbell.engine.core import Engine
 from hourbell.engine.failing import isolate, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.views.pages import walk
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import execution_text, job_text, monitor_text
 from hourbell.model.instants import format_instant
@@ -69,7 +70,7 @@ _STATUS_OF = {
 
 async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Create the webhooks of the oldest notices; True if there may be more notices."""
-    rows = await engine.database.fetch(_Q["outbox"], _MAX_NOTICES, now)
+    rows = await walk(engine, _Q["outbox"], _MAX_NOTICES, now)
     made: list[tuple[asyncpg.Record, list[NewJob]]] = []
 
     async def fails(row: asyncpg.Record, error: Exception) -> None:
