@@ -58,7 +58,7 @@ SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $
 HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 ADMIT = "select * from hourbell.admit($1, $2, '1 minute')"
 FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
-JOIN = "select * from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
+JOIN = "select * from hourbell.join_timetable($1, $2, $3, $4, $5, $6, null)"
 EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 REAP = "select * from hourbell.reap($1, $2, $3, $4)"
 # An error unless its outcome is the one that is guarded.
@@ -150,13 +150,15 @@ def _(s: Scene) -> Case:
 
 @case("joins left over")
 def _(s: Scene) -> Case:
-    return Case(P["joining"], [100], rows=20, buffers=300, before=joiners(s, 5, 3))
+    return Case(P["joining"], [100, s.now], rows=20, buffers=300, before=joiners(s, 5, 3))
 
 
 @case("joins left over, many of a broken timetable")
 def _(s: Scene) -> Case:
     broken = Step("update hourbell.timetables set broken = 'unknown_timezone' where id = $1", [5])
-    return Case(P["joining"], [100], rows=20, buffers=300, before=[*joiners(s, 5, 5_000), broken])
+    return Case(
+        P["joining"], [100, s.now], rows=20, buffers=300, before=[*joiners(s, 5, 5_000), broken]
+    )
 
 
 @case("fan-out of a herd, first chunk")

@@ -23,6 +23,7 @@ from hourbell.store.queries import queries
 log = structlog.get_logger(component="scheduler")
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # These say nothing about the rows: the step is repeated as it is, or by another node.
 ABOUT_NO_ROW = (StoreUnavailable, NotLeader, SessionLost, FailpointError)
@@ -51,6 +52,26 @@ async def isolate(
         middle = len(rows) // 2
         await isolate(rows[:middle], act, fails, about_rows)
         await isolate(rows[middle:], act, fails, about_rows)
+
+
+async def isolate_first(
+    limit: int,
+    act: Callable[[int], Awaitable[R]],
+    fails: Callable[[Exception], Awaitable[R]],
+) -> R:
+    """The same for a statement that takes the first `limit` rows itself.
+
+    While it fails, it gets fewer; in the end `fails` leaves the first row out.
+    """
+    while True:
+        try:
+            return await act(limit)
+        except ABOUT_NO_ROW:
+            raise
+        except Exception as error:
+            if limit == 1:
+                return await fails(error)
+            limit = max(limit // 8, 1)
 
 
 async def note_failing(

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.failing import isolate_first, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.life.broken import compute_each
 from hourbell.observe.clock import epoch_ns
@@ -31,6 +32,7 @@ _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the 
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _FAN_OUT = "select *, hourbell.ended() as ended from hourbell.fan_out($1, $2, $3, $4, $5)"
+_LEAVE_OUT = "select hourbell.leave_out_member($1, $2)"
 _UPDATE_TZ_VERSION = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
 _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
@@ -102,11 +104,29 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
 
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:
+    """Fan out one chunk, a smaller one if it fails; a member on which it fails alone is left out."""
+
+    async def leave_out(error: Exception) -> tuple[int, bool]:
+        with translate_epoch_errors():
+            job_id = await engine.database.value(_LEAVE_OUT, *epoch_args(term))
+        if job_id is None:
+            raise error
+        await note_failing(engine, now, "join", job_id, error, job_id)
+        return 0, True
+
+    return await isolate_first(
+        _CHUNK, lambda limit: _fan_out_chunk(engine, term, now, limit), leave_out
+    )
+
+
+async def _fan_out_chunk(
+    engine: Engine, term: Term | None, now: datetime, limit: int
+) -> tuple[int, bool]:
     began = engine.clock.monotonic()
     async with committing("plan.before_chunk", "plan.after_chunk"):
         with translate_epoch_errors():
             row = await engine.database.row(
-                _FAN_OUT, *epoch_args(term), now, _CHUNK, engine.times.grace
+                _FAN_OUT, *epoch_args(term), now, limit, engine.times.grace
             )
     engine.counts.planned.add(row["planned"], engine.clock.monotonic() - began)
     engine.counts.count_ended(row["ended"])

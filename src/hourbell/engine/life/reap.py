@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.failing import note_failing
+from hourbell.engine.failing import isolate_first, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.store.database import committing
 
@@ -44,15 +43,14 @@ async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
     If the database rejects that, fewer deadlines are applied, until it does not. One that is
     rejected alone is retried after a minute, so that it does not stop the later ones.
     """
-    limit = _MAX_DEADLINES
-    while True:
-        try:
-            return await _expire(engine, term, now, limit)
-        except asyncpg.PostgresError as error:  # a temporary one is StoreUnavailable
-            if limit == 1:
-                await _delay(engine, term, now, error)
-                return False  # if none can be applied, not one right after the other
-            limit = max(limit // 8, 1)
+
+    async def delay(error: Exception) -> bool:
+        await _delay(engine, term, now, error)
+        return False  # if none can be applied, not one right after the other
+
+    return await isolate_first(
+        _MAX_DEADLINES, lambda limit: _expire(engine, term, now, limit), delay
+    )
 
 
 async def _delay(engine: Engine, term: Term | None, now: datetime, error: Exception) -> None:

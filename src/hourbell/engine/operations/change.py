@@ -16,7 +16,6 @@ claim; after any other update they run, with the new action and policies.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -29,7 +28,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
-from hourbell.engine.life.join import join_timetable
+from hourbell.engine.life.join import join_after_commit
 from hourbell.engine.life.references import require_calendars, require_secrets_of
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
@@ -369,14 +368,13 @@ class Change:
         """After the commit: join the timetable. If this process dies before, the leader joins."""
         if self._timetable_ref is not None:
             joining = await self._engine.clock.now()
-            with suppress(TimingError):  # its zone is unknown here: the leader completes the join
-                await join_timetable(
-                    self._engine,
-                    self._timetable_ref.timetable_id,
-                    self._timetable_ref.timetable,
-                    self._now,
-                    joining,
-                )
+            await join_after_commit(
+                self._engine,
+                self._timetable_ref.timetable_id,
+                self._timetable_ref.timetable,
+                self._now,
+                joining,
+            )
 
 
 def _changed(seen: Job, desired: DesiredJob, now: datetime) -> Job:

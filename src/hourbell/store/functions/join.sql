@@ -48,10 +48,11 @@ end $$;
 --
 -- p_occurrences are the timetable's occurrences in (p_from, p_through]. If planning has gone beyond p_through, nothing
 -- is done and that moment is returned as `beyond`: compute further and call again. Members active since before p_from
--- are left to a caller with an earlier p_from. Members that another transaction is changing are skipped.
+-- are left to a caller with an earlier p_from. Members that another transaction is changing are skipped, and so are
+-- those whose join has failed (`note_failing`), until it is time to retry it. p_jobs: only these join; null: all.
 create or replace function hourbell.join_timetable(
   p_timetable bigint, p_now timestamptz, p_occurrences timestamptz[], p_from timestamptz, p_through timestamptz,
-  p_grace interval, out joined int, out beyond timestamptz
+  p_grace interval, p_jobs bigint[], out joined int, out beyond timestamptz
 )
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -71,6 +72,9 @@ begin
   joining := array(
     select m from hourbell.memberships as m
     where timetable = p_timetable and joined_through is null and active_since >= p_from
+      and (p_jobs is null or job = any (p_jobs))
+      and not exists (
+        select from hourbell.failing_rows as f where f.step = 'join' and f.id = m.job and f.until > p_now offset 0)
     order by priority, job limit 5000 for update skip locked);
   if joining = '{}' then return; end if;
 
@@ -81,7 +85,8 @@ begin
   -- further than its timetable.
   open_ids := array(
     select id from hourbell.open_runs
-    where job = any (array(select job from unnest(joining) where version > 1)) and origin = hourbell.origin_schedule()
+    where job = any (array(select job from unnest(joining) where version > 1 or rejoins))
+      and origin = hourbell.origin_schedule()
     for key share skip locked);
   select array_agg(m), array_agg(had), array_agg(reached) into continuing, already, reached_through
   from unnest(joining) as m
@@ -93,7 +98,7 @@ begin
       select occurrence, occurrence from hourbell.open_runs
       where job = m.job and origin = hourbell.origin_schedule()
         and occurrence > m.active_since) as ranges) as since
-  where m.version > 1 and not isempty(had);
+  where (m.version > 1 or m.rejoins) and not isempty(had);
   beyond := (select max(at) from unnest(reached_through) as at where at > p_through);
   if beyond is not null then return; end if;
 

@@ -148,6 +148,31 @@ begin
   more := exists (select from hourbell.fires);
 end $$;
 
+-- Leaves the member out on which `fan_out` fails: the first one of the fire that it begins with. It takes part in no
+-- fire until it has joined its timetable again, from the first occurrence that it has not got (`join_timetable`).
+-- Returns its job.
+create or replace function hourbell.leave_out_member(p_node uuid, p_epoch bigint) returns bigint
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare
+  fire hourbell.fires;
+  left_out bigint;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  select * into fire from hourbell.fires order by fire_at limit 1;
+  update hourbell.memberships as m
+  set joined_through = null, rejoins = true,
+    active_since = greatest(coalesce(joined_through, active_since), fire.occurrences[1] - interval '1 microsecond')
+  where ctid = (
+    select ctid from hourbell.memberships as m
+    where timetable = fire.timetable
+      and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)
+      and joined_through < fire.fire_at and (until is null or until >= fire.occurrences[1])
+    order by priority, job, version limit 1)
+  returning job into left_out;
+  return left_out;
+end $$;
+
 -- Deletes memberships whose stretch is completely produced. A job whose last stretch it was has no further run:
 -- ENDED.
 -- The job is locked first, as by every change of a job. A job that another transaction is changing is left to the next
@@ -165,7 +190,12 @@ begin
   select array_agg(row), array_agg(job) into places, ours from (
     select m.ctid as row, m.job from hourbell.memberships as m
     cross join lateral (select * from hourbell.timetables as t where t.id = m.timetable offset 0) as t
-    where m.until <= p_now and m.joined_through is not null
+    where m.until <= p_now
+      -- A join that fails is given up if its job was deleted, or a day after the membership has ended.
+      and (m.joined_through is not null
+        or exists (select from hourbell.failing_rows as f where f.step = 'join' and f.id = m.job offset 0)
+          and (m.until <= p_now - interval '1 day' or exists (
+            select from hourbell.jobs as j where j.id = m.job and j.status = hourbell.job_cancelled() offset 0)))
       and (t.next_fire_at is null or t.next_fire_at > m.until)
       and not exists (
         select from hourbell.fires as f where f.timetable = m.timetable and f.occurrences[1] <= m.until offset 0)

@@ -1,8 +1,8 @@
 -- Planning: what the leader reads before it plans.
 
 -- name: joining
--- Timetables with memberships that have not joined yet, and the earliest start of these. A broken
--- timetable may have many; they are not read.
+-- Timetables with memberships that have not joined yet, and the earliest start of these, without those
+-- that are left out at $2. A broken timetable may have many; they are not read.
 with recursive joining as (
   (select timetable from hourbell.memberships where joined_through is null order by timetable limit 1)
   union all
@@ -15,8 +15,15 @@ cross join lateral (
   select * from hourbell.timetables as t where t.id = j.timetable and t.broken is null offset 0) as t
 cross join lateral (
   select min(active_since) as since from hourbell.memberships as m
-  where m.timetable = t.id and m.joined_through is null offset 0) as m
+  where m.timetable = t.id and m.joined_through is null and not exists (
+    select from hourbell.failing_rows as f where f.step = 'join' and f.id = m.job and f.until > $2 offset 0)
+  offset 0) as m
+where m.since is not null
 limit $1
+
+-- name: joining_jobs
+-- The jobs that join the timetable $1.
+select job from hourbell.memberships where timetable = $1 and joined_through is null
 
 -- name: firing
 -- Timetables whose next fire should be planned by now, the earliest first.

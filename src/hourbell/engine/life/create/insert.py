@@ -15,7 +15,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.create.names import Blocked, ResolvedNames
 from hourbell.engine.life.create.request import CreateContext
 from hourbell.engine.life.create.rows import JobRow, RequestRow, RunSettings, active_since
-from hourbell.engine.life.join import join_timetable
+from hourbell.engine.life.join import join_after_commit
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     is_lock_conflict,
@@ -236,7 +236,7 @@ async def after_commit(
 
     async def join(timetable: Timetable) -> None:
         async with slots:
-            await join_timetable(engine, names.timetables[timetable], timetable, now, present)
+            await join_after_commit(engine, names.timetables[timetable], timetable, now, present)
 
     await asyncio.gather(*map(join, joined))
 
