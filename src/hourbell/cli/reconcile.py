@@ -24,6 +24,18 @@ from hourbell.model.jobs import LIVE_STATUSES, JobStatus
 OWNER_LABEL = "hourbell.owner"
 DIGEST_LABEL = "hourbell.applied"
 _DIGEST_CHARACTERS = 16
+# Fields that a job takes from its task if its document does not have them. Of labels, some.
+_DECLARABLE = (
+    "queue",
+    "priority",
+    "timeout_seconds",
+    "retry_policy",
+    "delivery",
+    "deadline_seconds",
+    "start_deadline_seconds",
+    "concurrency_key",
+    "concurrency_limit",
+)
 _ANY_JOB = 0  # the id of the job is not known yet
 _ENDED = frozenset(JobStatus) - LIVE_STATUSES
 MAX_SHOWN = 60  # characters of a value shown in a plan
@@ -209,7 +221,11 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
         return Change(verb=Verb.PASSED, name=one.name, wanted=one)
     if found is None:
         return Change(verb=Verb.CREATE, name=one.name, wanted=one)
-    fields = differences(found, one.job, with_tenant=one.has_tenant)
+    applied = (found.labels or {}).get(DIGEST_LABEL)
+    seen = _without_declared(found, one)
+    fields = differences(seen, one.job, with_tenant=one.has_tenant)
+    if not fields and applied != one.digest:  # the file may have left out something since
+        fields = differences(found, one.job, with_tenant=one.has_tenant)
     if not fields:
         verb = Verb.UPDATE if one.has_hidden else Verb.KEEP
         note = "has credentials, which cannot be compared" if one.has_hidden else ""
@@ -220,15 +236,30 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
         return Change(
             verb=Verb.CREATE, name=one.name, wanted=one, note="the previous one has ended"
         )
-    applied = (found.labels or {}).get(DIGEST_LABEL)
     return Change(
         verb=Verb.UPDATE,
         name=one.name,
         fields=fields,
         job_id=found.job_id,
-        drifted=applied is not None and applied != digest_of(found),
+        drifted=applied not in (None, digest_of(found), digest_of(seen))
+        and (applied == one.digest or not _runs_task(one)),
         wanted=one,
     )
+
+
+def _runs_task(one: Wanted) -> bool:
+    return bool(one.document["action"].get("type") == "TASK")
+
+
+def _without_declared(job: Job, one: Wanted) -> NewJob:
+    """The job as the file has it in what the file leaves out: the server takes that from the task."""
+    plain = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
+    if not _runs_task(one):
+        return plain
+    left_out = {name: getattr(one.job, name) for name in _DECLARABLE if not one.document.get(name)}
+    said = (OWNER_LABEL, DIGEST_LABEL, *(one.job.labels or {}))
+    labels = {name: value for name, value in (job.labels or {}).items() if name in said}
+    return msgspec.structs.replace(plain, labels=labels, **left_out)
 
 
 def differences(before: NewJob, after: NewJob, with_tenant: bool) -> list[FieldChange]:

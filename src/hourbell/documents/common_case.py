@@ -118,6 +118,21 @@ class SimpleJob(msgspec.Struct, frozen=True):
             else Priority.MEDIUM,
         )
 
+    @property
+    def task(self) -> str | None:
+        """The name of its task; None: it calls a webhook."""
+        action = self.fields.action
+        return action.name if isinstance(action, _Task) else None
+
+    @property
+    def payload(self) -> object:
+        """The payload of its task."""
+        action = self.fields.action
+        if not isinstance(action, _Task) or action.payload is UNSET:
+            return None
+        payload: object = action.payload
+        return payload
+
     def document(self) -> dict[str, Any]:
         """The decoded document, for the full reader."""
         document: dict[str, Any] = msgspec.json.decode(self.text)

@@ -20,7 +20,7 @@ process plans, reaps and deletes.
                  notifications, monitors
 
 They share `core` (the Engine), `codes` (stored numbers), `groups` (group commit), `counts`
-(metrics), `bounds`, `due_counts`, `failing` (how a step survives a failing row) and `loop`
+(metrics), `declarations` (what tasks declare), `bounds`, `due_counts`, `failing` (how a step survives a failing row) and `loop`
 (background loops and backoff).
 
 Each verb is one statement in one transaction, mostly a function in `store/functions`. The functions

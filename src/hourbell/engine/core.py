@@ -14,6 +14,7 @@ import msgspec
 
 from hourbell.engine.bounds import BoundedSlots, MemoryBudget
 from hourbell.engine.counts import EngineCounts
+from hourbell.engine.declarations import Declarations
 from hourbell.engine.due_counts import DueCounts
 from hourbell.engine.groups import GroupExecutor
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
@@ -92,6 +93,9 @@ class Engine:
         # Requests whose jobs are created in one statement.
         self.create_groups: GroupExecutor[Any, Any] = GroupExecutor()
         self.due_counts = DueCounts()  # of one-time jobs that this process has created
+        self.declarations = (
+            Declarations()
+        )  # of tasks, for jobs that are created without the library
         self.batch_slots = BoundedSlots(2, 32)  # few at once: each may be large
         # For bodies being received or queued.
         self.batch_memory = MemoryBudget(128 * MIB, max_bytes_per_tenant=32 * MIB)

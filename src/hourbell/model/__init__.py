@@ -14,6 +14,7 @@ engine, actions ← worker, api, cli), so every package can import it.
     limits.py       limits and settings of queues, tenants and targets
     monitors.py     dead man's switches
     manifests.py    what an app declares in code
+    arguments.py    the declared arguments of a task, and what does not fit them
     fingerprints.py one fingerprint for errors that differ only in numbers and ids
     texts.py        which texts can be stored
     json_values.py  values as JSON, without losing any

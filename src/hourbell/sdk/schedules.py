@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from hourbell.errors import ConfigurationError, InvalidArguments
-from hourbell.model.manifests import Manifest
+from hourbell.model.manifests import MAX_MANIFEST_BYTES, Manifest
 from hourbell.sdk.app import App
 from hourbell.sdk.tasks import Task, encode_options
 from hourbell.sdk.values import Schedule
@@ -41,9 +42,40 @@ def manifest_of(app: App, revision: int | None) -> Manifest:
     return Manifest(
         app=app.name,
         revision=revision if app.revision is None else app.revision,
-        tasks={task.name: {"aliases": task.options.aliases} for task in tasks},
+        tasks=_tasks(tasks),
         schedules=schedules,
     )
+
+
+def _tasks(tasks: Collection[Task[..., Any]]) -> dict[str, dict[str, Any]]:
+    """What jobs of the tasks have that are created without the library (`engine/declarations.py`)."""
+    declared = {task.name: _declared(task) for task in tasks}
+    if len(msgspec.json.encode(declared)) > MAX_MANIFEST_BYTES // 2:
+        for one in declared.values():  # left to the workers
+            one.pop("arguments", None)
+    return declared
+
+
+def _declared(task: Task[..., Any]) -> dict[str, Any]:
+    declared: dict[str, Any] = {"aliases": task.aliases}
+    if job := _shared(msgspec.json.decode(encode_options(task, {}))):
+        declared["job"] = job
+    unique = task.options.unique
+    if unique is not None and unique.key is None:  # a function runs only here
+        declared["unique"] = {"on_duplicate": unique.on_duplicate, "scope": unique.scope}
+    # Arguments of an older version are upgraded by the worker.
+    arguments = task._signature.schema() if task.options.upgrade is None else None
+    if arguments is not None:
+        declared["arguments"] = arguments
+    return declared
+
+
+def _shared(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `hourbell.try_enqueue` as fields of a job."""
+    fields = {name: options[name] for name in _SHARED if name in options}
+    if "expires_in_seconds" in options:
+        fields["start_deadline_seconds"] = options["expires_in_seconds"]
+    return fields
 
 
 def _key(task: Task[..., Any], schedule: Schedule) -> str:
@@ -90,11 +122,6 @@ def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
         "action": {"type": "TASK", "name": task.name, "payload": payload},
         "misfire_policy": schedule.misfire.value,
         "overlap_policy": schedule.overlap.value,
-        **{name: options[name] for name in _SHARED if name in options},
-        **(
-            {"start_deadline_seconds": options["expires_in_seconds"]}
-            if "expires_in_seconds" in options
-            else {}
-        ),
+        **_shared(options),
         **({"notifications": list(schedule.notifications)} if schedule.notifications else {}),
     }

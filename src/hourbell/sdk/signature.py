@@ -27,6 +27,7 @@ from hourbell.errors import InvalidArguments, InvalidTask
 from hourbell.sdk.values import Options
 
 MAX_PAYLOAD_BYTES = 256 * 1024
+_MAX_SCHEMA_BYTES = 16 * 1024  # each worker sends that of all its tasks
 _OPTIONS = frozenset(Options.__annotations__)
 _PLAIN = (int, str, bool, type(None))
 _EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]*)`, got `[^`]*`")
@@ -189,6 +190,33 @@ class Signature:
             return msgspec.to_builtins(value, str_keys=True, enc_hook=self._enc_hook)
         except (TypeError, ValueError, RecursionError):
             return value
+
+    def schema(self) -> dict[str, Any] | None:
+        """The arguments of a payload as JSON Schema; None: it cannot be said, or is too long.
+
+        Types that msgspec does not know allow anything.
+        """
+        try:
+            kinds = [*self._types.values()]
+            shown, defs = msgspec.json.schema_components(
+                kinds, schema_hook=lambda kind: {}, ref_template="#/$defs/{name}"
+            )
+        except Exception:  # a worker that cannot resolve the types says why
+            return None
+        arguments: dict[str, Any] = dict(zip(self._types, shown, strict=True))
+        others: Any = False
+        if self._star is not None:
+            arguments[self._star] = {"type": "array", "items": arguments[self._star]}
+        if self._keywords is not None:
+            others = arguments.pop(self._keywords)
+        schema = {
+            "type": "object",
+            "properties": arguments,
+            "required": self._required,
+            "additionalProperties": others,
+            "$defs": defs,
+        }
+        return schema if len(msgspec.json.encode(schema)) <= _MAX_SCHEMA_BYTES else None
 
     def check(self) -> None:
         """Resolve the types; raises InvalidTask."""

@@ -7,7 +7,6 @@ collide with them. Calling the task itself runs the function directly, without a
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import re
@@ -31,6 +30,7 @@ from typing import (
 import msgspec
 
 from hourbell.errors import InvalidArguments, InvalidTask
+from hourbell.model.arguments import digest_of_payload
 from hourbell.model.executions import Claimed
 from hourbell.model.policies import Priority
 from hourbell.sdk.awaitables import must_be_awaited
@@ -233,7 +233,9 @@ class Configured(Generic[P, R_co]):
         if declared.unique is not None and "unique_key" not in options:
             key = declared.unique.key
             options["unique_key"] = (
-                _digest(payload) if key is None else self._task._signature.key(key, args, kwargs)
+                digest_of_payload(msgspec.json.decode(payload))
+                if key is None
+                else self._task._signature.key(key, args, kwargs)
             )
             options["unique_scope"] = declared.unique.scope
             options.setdefault("on_duplicate", declared.unique.on_duplicate)
@@ -546,12 +548,6 @@ def _whole_seconds(name: str, value: Seconds | Absent) -> int | None:
 
 def _unless_without(value: T | Without | None) -> T | None:
     return None if isinstance(value, Without) else value
-
-
-def _digest(payload: str) -> str:
-    """A key shared by calls with the same arguments."""
-    canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
-    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
 
 
 def _valid_name(name: str) -> str:

@@ -25,6 +25,7 @@ from hourbell.engine.life.create import (
     create_request,
     read_context,
     try_create,
+    with_declarations,
 )
 from hourbell.engine.life.create.rows import NAME
 from hourbell.engine.operations.change import (
@@ -59,11 +60,11 @@ async def put_seen_job(
     None: it is not; nothing was changed.
     """
     if seen is None:
-        request = create_request(engine, _named(name, document), write, name)
+        request = create_request(engine, _named(name, document), write, name, is_whole=True)
         outcome = await try_create(engine, request)
         return outcome if isinstance(outcome, Created) else None
     write = msgspec.structs.replace(write, if_versions=frozenset([seen.version]))
-    request = create_request(engine, _named(name, document), write, name)
+    request = create_request(engine, _named(name, document), write, name, is_whole=True)
     try:
         return await _replace(engine, seen.job_id, request)
     except (PreconditionFailed, JobNotActive):
@@ -131,7 +132,9 @@ def _named(name: str, document: object) -> dict[str, object]:
 
 
 async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Created:
+    [request] = with_declarations(engine.declarations, [request])
     context = await read_context(engine, 0, {request.queue})
+    [request] = await context.declare(engine, [request])
     now, write = context.now, request.write
 
     def decide(job: Job, _: object) -> DesiredJob | None:

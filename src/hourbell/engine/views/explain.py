@@ -44,7 +44,7 @@ from hourbell.model.executions import (
     Reason,
 )
 from hourbell.model.ids import created_at, execution_text, job_text
-from hourbell.model.jobs import Job, JobStatus, decode_spec
+from hourbell.model.jobs import Job, JobStatus, TaskAction, decode_spec
 from hourbell.model.schedules import Once
 from hourbell.store.queries import queries
 
@@ -236,7 +236,11 @@ async def _live(
     if row["in_paused"]:
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
-        return _not_due(row, attempt, max_attempts)
+        explained = _not_due(row, attempt, max_attempts)
+        if explained.code == PAYLOAD_MISMATCH:
+            misfit = await _misfit(engine, row["id"])
+            return msgspec.structs.replace(explained, message=explained.message + misfit)
+        return explained
     waiting = await _waiting(engine, row, now)
     return msgspec.structs.replace(waiting, since=row["run_at"])
 
@@ -259,6 +263,19 @@ async def _waiting(engine: Engine, row: asyncpg.Record, now: datetime) -> Explan
             message="Its worker died twice in a row; it waits for a worker that runs nothing else.",
         )
     return Explanation(code="worker_slot", message="It is ready and waits for a free worker.")
+
+
+async def _misfit(engine: Engine, execution_id: int) -> str:
+    """What in the payload of an execution does not fit what its task declares now."""
+    action = decode_spec(await engine.database.value(_E["job_spec"], execution_id)).action
+    await engine.declarations.refresh(engine.database, 0, engine.clock.monotonic())
+    declared = engine.declarations.of_task(action.name) if isinstance(action, TaskAction) else None
+    if declared is None or not isinstance(action, TaskAction):
+        return ""
+    problems = [
+        f"{each.path or 'the payload'} {each.message}" for each in declared.problems(action.payload)
+    ]
+    return f" Of its arguments, {'; '.join(problems)}." if problems else ""
 
 
 def _not_due(row: asyncpg.Record, attempt: int, max_attempts: int | None) -> Explanation:

@@ -11,14 +11,14 @@ return p_base | (nextval('hourbell.ids') & 4194303);
 
 -- Returns what must be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the
 -- tenants with a quota (limited) and how much room it leaves, and answers that were already given: answered[k] is an
--- index into p_keys.
+-- index into p_keys. manifest: the newest; another one may declare other options for the jobs of tasks.
 -- Jobs that other transactions are creating are not seen; `create_jobs` counts again, under the lock of the quota.
 create or replace function hourbell.before_create(
   p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
   out now timestamptz, out ids bigint[],
   out queues text[], out timeouts int[], out retry_policies text[],
   out limited text[], out quotas int[], out rooms int[],
-  out answered int[], out fingerprints bytea[], out answers text[]
+  out answered int[], out fingerprints bytea[], out answers text[], out manifest bigint
 )
 language plpgsql
 set plan = lookups_one_by_one as $$
@@ -28,6 +28,7 @@ begin
   now := hourbell.clock();
   base := hourbell.id_base(now);
   ids := array(select hourbell.next_id(base) from generate_series(1, p_count));
+  manifest := (select max(id) from hourbell.manifests);
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
   select array_agg(t.name), array_agg(t.max_jobs), array_agg(hourbell.room_in_quota(t))

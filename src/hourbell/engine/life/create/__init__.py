@@ -20,7 +20,12 @@ There are two variants, which differ in what fails together:
 
 from hourbell.engine.life.create.batch import MAX_BATCH_ITEMS, Refused, Result, create_batch
 from hourbell.engine.life.create.insert import KeyTaken
-from hourbell.engine.life.create.request import CreateRequest, create_request, read_context
+from hourbell.engine.life.create.request import (
+    CreateRequest,
+    create_request,
+    read_context,
+    with_declarations,
+)
 from hourbell.engine.life.create.single import Created, create_job, try_create
 
 __all__ = [
@@ -35,4 +40,5 @@ __all__ = [
     "create_request",
     "read_context",
     "try_create",
+    "with_declarations",
 ]

@@ -29,6 +29,7 @@ from hourbell.engine.life.create.request import (
     CreateRequest,
     create_request,
     read_context,
+    with_declarations,
 )
 from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
 from hourbell.engine.life.references import (
@@ -97,6 +98,10 @@ async def _read(
     for first in range(0, len(items), _SLICE):
         await asyncio.sleep(0)
         requests = [_request(engine, item, read, write) for item in items[first : first + _SLICE]]
+        sound = [each for each in requests if isinstance(each, CreateRequest)]
+        await context.declare(engine, sound)
+        declared = iter(with_declarations(engine.declarations, sound))
+        requests = [next(declared) if isinstance(r, CreateRequest) else r for r in requests]
         await context.extend(engine, [r for r in requests if isinstance(r, CreateRequest)])
         ids = context.ids[first : first + _SLICE]
         rows = [batch.parse(request, i) for request, i in zip(requests, ids, strict=True)]

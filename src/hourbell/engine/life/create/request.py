@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 from hourbell.documents.common_case import SimpleJob
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
+from hourbell.engine.declarations import Declarations, DeclaredTask, task_of
 from hourbell.engine.life.create.rows import JobRow
 from hourbell.engine.life.references import Required
 from hourbell.engine.operations.idempotency import Write
@@ -36,6 +37,8 @@ class CreateRequest(msgspec.Struct, frozen=True):
     write: Write
     name: str | None = None  # PUT by name: it must be the only job with this name
     is_one_of_many: bool = False  # in a batch
+    is_whole: bool = False  # what the task declares is in the document
+    declared: DeclaredTask | None = None  # what the task declares
 
     def traced(self, job: NewJob) -> NewJob:
         """The requested job, with the span of the request if it has one."""
@@ -55,12 +58,34 @@ def create_request(
     write: Write,
     name: str | None = None,
     is_one_of_many: bool = False,
+    is_whole: bool = False,
 ) -> CreateRequest:
     """A request to create a job, for a tenant that the caller may act for."""
     default_tenant = engine.scope or DEFAULT_TENANT
     tenant, queue = _tenant_and_queue(document, default_tenant)
     engine.require_access(tenant)
-    return CreateRequest(document, default_tenant, tenant, queue, write, name, is_one_of_many)
+    return CreateRequest(
+        document, default_tenant, tenant, queue, write, name, is_one_of_many, is_whole
+    )
+
+
+def with_declarations(
+    declarations: Declarations, requests: Sequence[CreateRequest]
+) -> list[CreateRequest]:
+    """The requests with what their tasks declare, and with the queues that follow from it."""
+    return [_with_declaration(declarations, request) for request in requests]
+
+
+def _with_declaration(declarations: Declarations, request: CreateRequest) -> CreateRequest:
+    document = request.document
+    declared = None if request.is_whole else declarations.of(document)
+    if declared is request.declared:
+        return request
+    _, queue = _tenant_and_queue(document, request.default_tenant)
+    named = document.queue if isinstance(document, SimpleJob) else _fields(document).get("queue")
+    if declared is not None and named is None:
+        queue = declared.job.get("queue", queue)
+    return msgspec.structs.replace(request, declared=declared, queue=queue)
 
 
 class CreateContext:
@@ -69,6 +94,7 @@ class CreateContext:
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
+        self.newest_manifest: int | None = row["manifest"]
         # By tenant with a quota: how many more jobs it may have.
         self.quota_left: dict[str, int] = {}
         self._reserved: Counter[str] = Counter()  # how many of those are reserved
@@ -84,6 +110,18 @@ class CreateContext:
             position - 1: (fingerprint, answer) for position, fingerprint, answer in answers
         }
 
+    async def declare(
+        self, engine: Engine, requests: Sequence[CreateRequest]
+    ) -> Sequence[CreateRequest]:
+        """The requests with what their tasks declare now, and what these name read."""
+        tasks = any(task_of(request.document) is not None for request in requests)
+        newest, now = self.newest_manifest, engine.clock.monotonic()
+        declarations = engine.declarations
+        if tasks and await declarations.refresh(engine.database, newest, now):
+            requests = with_declarations(declarations, requests)
+            await self.extend(engine, requests)
+        return requests
+
     async def extend(self, engine: Engine, requests: Sequence[CreateRequest]) -> None:
         """Read what more requests name, unless it is known already."""
         named = {(each.tenant, each.queue) for each in requests} - self._known
@@ -98,6 +136,8 @@ class CreateContext:
     def parse(self, request: CreateRequest, job_id: int) -> NewJob:
         """The requested job; InvalidInput names every wrong field."""
         document, queue = request.document, self._queues.get(request.queue)
+        if request.declared is not None:
+            document = request.declared.complete(document, has_name=request.name is not None)
         if isinstance(document, SimpleJob):
             simple = document.new_job(self.now, queue, request.default_tenant)
             if simple is not None:
@@ -156,11 +196,15 @@ def _tenant_and_queue(document: object, default_tenant: str) -> tuple[str, str]:
     """What a document names, before validation: selects stored answers and queue defaults."""
     if isinstance(document, SimpleJob):
         return document.tenant or default_tenant, document.queue or DEFAULT_QUEUE
-    fields = document if isinstance(document, dict) else {}
+    fields = _fields(document)
     return (
         _label(fields.get("tenant_id"), default_tenant),
         _label(fields.get("queue"), DEFAULT_QUEUE),
     )
+
+
+def _fields(document: object) -> Mapping[str, Any]:
+    return document if isinstance(document, dict) else {}
 
 
 def _label(named: object, default: str) -> str:

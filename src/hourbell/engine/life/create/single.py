@@ -10,7 +10,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -35,6 +35,7 @@ from hourbell.engine.life.create.request import (
     CreateRequest,
     create_request,
     read_context,
+    with_declarations,
 )
 from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
 from hourbell.engine.life.references import (
@@ -141,7 +142,8 @@ class _Pending(msgspec.Struct, frozen=True):
 async def _create_group(
     engine: Engine, timeouts: LockTimeouts, submissions: list[_Submission]
 ) -> None:
-    requests = [submission.request for submission in submissions]
+    asked = [submission.request for submission in submissions]
+    requests: Sequence[CreateRequest] = with_declarations(engine.declarations, asked)
     context = await read_context(
         engine,
         len(requests),
@@ -149,10 +151,11 @@ async def _create_group(
         {request.tenant for request in requests},
         [(request.tenant, request.write.key) for request in requests],
     )
+    requests = await context.declare(engine, requests)
     group: dict[int, _Pending] = {}  # by job id
     first: dict[object, _Pending] = {}  # by keys that may occur only once in a statement
     later: list[tuple[_Pending, _Pending]] = []  # requests whose key an earlier one also needs
-    for pending in await _with_references(engine, _parsed(engine, submissions, context)):
+    for pending in await _with_references(engine, _parsed(engine, submissions, requests, context)):
         keys = [key for key in (pending.key, pending.row.unique_key) if key is not None]
         earlier = next((first[key] for key in keys if key in first), None)
         if earlier is not None:
@@ -173,24 +176,31 @@ async def _create_group(
 
 
 def _parsed(
-    engine: Engine, submissions: list[_Submission], context: CreateContext
+    engine: Engine,
+    submissions: list[_Submission],
+    requests: Sequence[CreateRequest],
+    context: CreateContext,
 ) -> list[_Pending]:
     """Parse the documents of a group. Repeated and invalid requests are answered here."""
     group = []
     for position, submission in enumerate(submissions):
+        request = requests[position]
         try:
-            answer = context.stored_answer(position, submission.request.write)
+            answer = context.stored_answer(position, request.write)
             if answer is not None:
                 submission.answer(_Stored(msgspec.json.decode(answer, type=Created)))
             else:
-                group.append(_pending(submission, context, context.ids[position]))
+                job_id = context.ids[position]
+                group.append(_pending(submission, request, context, job_id))
         except Exception as error:  # any failure affects this request only
             submission.refuse(error)
     return group
 
 
-def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _Pending:
-    request, write = submission.request, submission.request.write
+def _pending(
+    submission: _Submission, request: CreateRequest, context: CreateContext, job_id: int
+) -> _Pending:
+    write = request.write
     new = context.parse(request, job_id)
     created = Created(_as_created(new, job_id, context.now))
     answer = None if write.key is None else msgspec.json.encode(created).decode()
