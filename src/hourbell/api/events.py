@@ -41,6 +41,7 @@ from hourbell.engine.views.overview import live
 from hourbell.model.errors import HourbellError, NotFound, Overloaded, StoreUnavailable
 from hourbell.model.ids import parse_job_id, parse_operation_id
 from hourbell.security.access import READ, Caller
+from hourbell.store.database import why_unusable
 
 EVENT_STREAM = "text/event-stream"
 OVERVIEW, EXECUTIONS, JOB, OPERATION = "overview", "executions", "job:", "operation:"
@@ -199,7 +200,7 @@ class Events:
                     await self._read_overviews()
                 await self._read_changes()
             except StoreUnavailable as error:
-                _log.warning("database unavailable", loop="events", error=str(error))
+                _log.warning("database unavailable", loop="events", error=why_unusable(error))
             except Exception:
                 _log.exception("step failed", loop="events")
             self._listeners -= {

@@ -26,6 +26,7 @@ from hourbell.model.errors import (
     TooManyFailures,
     Unauthenticated,
 )
+from hourbell.store.database import why_unusable
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
@@ -77,7 +78,7 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
         detail = f"{error.message} {_what_to_do(request)}"
     elif isinstance(error, StoreUnavailable):
         # Its message may contain internal addresses, so it goes only to the log.
-        _log.warning("database unavailable", path=_path(request), error=error.message)
+        _log.warning("database unavailable", path=_path(request), error=why_unusable(error))
         detail = f"{_UNAVAILABLE} {_what_to_do(request)}"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, Overloaded | Busy):

@@ -50,6 +50,7 @@ from hourbell.dispatch import (
 )
 from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, settle_bisecting
 from hourbell.dispatch.unreadable import UnreadableJobs
+from hourbell.engine.life.failures import FailureLog
 from hourbell.engine.life.settlement import settlement, settlement_without_policy
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, SessionLost, StoreUnavailable
 from hourbell.model.executions import (
@@ -68,6 +69,7 @@ from hourbell.model.jobs import (
     decode_policies,
     decode_spec,
 )
+from hourbell.store.database import why_unusable
 
 MAX_PER_CLAIM = 1_000
 MAX_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
@@ -132,6 +134,7 @@ class RemoteWorkers:
         self._stopped = False
         self._claims = itertools.count(1)
         self._unreadable = UnreadableJobs(log)
+        self._failures = FailureLog(log)
         self._settle_batchers: dict[Session, _SettleBatcher] = {}
 
     def wake(self, _payload: str = "") -> None:
@@ -272,7 +275,7 @@ class RemoteWorkers:
             try:
                 await self._gate.pass_once()
             except StoreUnavailable as error:
-                log.warning("database unavailable", doing="admitting", error=str(error))
+                log.warning("database unavailable", doing="admitting", error=why_unusable(error))
             except Exception:
                 log.exception("step failed", doing="admitting")
             for line in self._lines.values():
@@ -378,6 +381,10 @@ class RemoteWorkers:
                 await settle_bisecting(partial(self._dispatch.settle, session), decided)
             )
             refused += [one for one in decided if one.execution_id in refused_ids]
+            for settled in decided:
+                judged_claim = claimed_by_id.get(settled.execution_id)
+                if judged_claim is not None and settled.execution_id not in refused_ids:
+                    self._failures.note(settled, judged_claim)
         if not refused:
             return frozenset()
         before = await self._dispatch.already_settled(session, refused)

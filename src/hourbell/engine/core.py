@@ -11,12 +11,14 @@ from weakref import WeakValueDictionary
 
 import asyncpg
 import msgspec
+import structlog
 
 from hourbell.engine.bounds import BoundedSlots, MemoryBudget
 from hourbell.engine.counts import EngineCounts
 from hourbell.engine.declarations import Declarations
 from hourbell.engine.due_counts import DueCounts
 from hourbell.engine.groups import GroupExecutor
+from hourbell.engine.life.failures import FailureLog
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import TASK_PREFIX, WEBHOOK_TASK
 from hourbell.observe.metrics import Metrics
@@ -105,6 +107,7 @@ class Engine:
         self.early_completions = BoundedSlots(32, 0)
         # Why a pass of the gate failed, as logged last, and when (monotonic).
         self.gate_failure: tuple[str, float] | None = None
+        self.failures = FailureLog(structlog.get_logger(component="scheduler"))
         self._announcer = _Announcer(database)
 
     def scoped_to(self, tenant: str | None) -> Self:

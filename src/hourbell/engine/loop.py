@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from hourbell.model.errors import NotLeader, StoreUnavailable
+from hourbell.store.database import why_unusable
 
 log = structlog.get_logger(component="scheduler")
 
@@ -64,7 +65,7 @@ class Loop:
             try:
                 more = await self._step()
             except StoreUnavailable as error:
-                log.warning("database unavailable", loop=self.name, error=str(error))
+                log.warning("database unavailable", loop=self.name, error=why_unusable(error))
                 await backoff.wait()
                 continue
             except NotLeader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from hourbell.model.executions import Cancelled, Failed, Outcome, Snoozed
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
+    from hourbell.engine.life.failures import LineLimit
     from hourbell.sdk.tasks import Task
 
 
@@ -40,8 +42,10 @@ class ProcessDied(Exception):
 _DECISIONS = (Snooze, RetryAfter, Cancel, Dead, Suspend, ProcessTaskFailed)
 
 
-def outcome_of(error: BaseException, task: Task[..., Any], log: BoundLogger) -> Outcome:
-    """The outcome of a run that raised an exception."""
+def outcome_of(
+    error: BaseException, task: Task[..., Any], log: BoundLogger, limit: LineLimit | None = None
+) -> Outcome:
+    """The outcome of a run that raised an exception, which is logged unless `limit` is reached."""
     decision = decision_of(error)
     match decision:
         case Snooze():
@@ -55,7 +59,8 @@ def outcome_of(error: BaseException, task: Task[..., Any], log: BoundLogger) -> 
             return Failed(str(decision) or "The task raised Dead.", "Dead", final=True)
         case ProcessTaskFailed():
             return decision.failure  # logged in its process
-    log.warning("task failed", exc_info=(type(error), error, _own_frames(error)))
+    if limit is None or limit.allows(time.monotonic()):
+        log.warning("task failed", exc_info=(type(error), error, _own_frames(error)))
     failure = failed(error)
     if task.options.no_retry and isinstance(error, task.options.no_retry):
         return msgspec.structs.replace(failure, final=True)

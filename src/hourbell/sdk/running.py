@@ -22,6 +22,7 @@ import structlog
 from hourbell.actions import Run
 from hourbell.actions.threads import Threads
 from hourbell.dispatch import Dispatch, Wait
+from hourbell.engine.life.failures import LineLimit
 from hourbell.errors import ConfigurationError, Suspend
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import (
@@ -109,6 +110,7 @@ class AppRunner:
         self._completing: set[int] = set()  # executions whose handlers have called complete
         self._state = (*app.state, *state)
         self._threads = Threads()
+        self._failures = LineLimit(log, "task failed")
         self._variables = contextvars.copy_context()  # without those of an execution
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
@@ -225,7 +227,7 @@ class AppRunner:
         except BaseException as error:
             if isinstance(waits := decision_of(error), Suspend):
                 return _suspended(waits, run)
-            outcome = outcome_of(error, task, context().log)
+            outcome = outcome_of(error, task, context().log, self._failures)
             if isinstance(outcome, Failed) and outcome.kind == PAYLOAD_MISMATCH:
                 return _mismatched(outcome.error, task, run)  # in a process with newer code
             if run.span is not None and isinstance(outcome, Failed):

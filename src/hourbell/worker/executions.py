@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from hourbell.dispatch import Settlement
+from hourbell.engine.life.failures import FailureLog
 from hourbell.engine.life.settlement import SUCCEEDED, settlement
 from hourbell.model.executions import (
     TIMEOUT,
@@ -101,6 +102,7 @@ class Executions:
         self._settler = settler
         self._counts = counts
         self._traces = traces
+        self._failures = FailureLog(log)
         self._by_id: dict[int, LocalExecution] = {}  # claimed and not yet settled
         self._busy = 0  # queued or running: slots in use
         self._lingering = 0  # of those: decided, but not ended
@@ -266,7 +268,9 @@ class Executions:
                 int(took * 1000),
                 None if deadline is None else deadline - now,
             )
-            if decided.kind == SUCCEEDED and decided.error is not None:
+            if decided.kind != SUCCEEDED:
+                self._failures.note(decided, execution.claimed)
+            elif decided.error is not None:
                 log.warning(
                     "result not stored",
                     execution_id=execution_text(execution.claimed.execution_id),

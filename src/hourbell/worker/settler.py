@@ -19,6 +19,7 @@ from hourbell.dispatch import Dispatch, Session, Settlement
 from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, REJECTED, settle_bisecting
 from hourbell.engine.loop import BackoffTimer
 from hourbell.model.errors import StoreUnavailable
+from hourbell.store.database import why_unusable
 
 log = structlog.get_logger(component="worker")
 
@@ -135,6 +136,6 @@ class Settler:
 def log_error(doing: str, error: Exception) -> None:
     """Log an error and continue: a worker must not end because of it."""
     if isinstance(error, StoreUnavailable):
-        log.warning("database unavailable", doing=doing, error=str(error))
+        log.warning("database unavailable", doing=doing, error=why_unusable(error))
     else:
         log.error("step failed", doing=doing, exc_info=error)

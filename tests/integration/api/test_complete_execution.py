@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
@@ -460,3 +461,18 @@ async def test_the_calls_about_an_execution_take_the_worker_id_of_its_session(
         assert (await call("one")).status == 200, name
     worker.token = NOBODY
     assert (await calls["complete"]("one")).is_problem(409, "stale_fence")  # as without a worker_id
+
+
+async def test_each_failure_of_a_worker_over_http_is_one_line_of_the_log(
+    api: Client, engine: Engine
+):
+    await enqueue(engine)
+    worker = RemoteWorker(api)
+    [execution] = await worker.claim()
+    with capture_logs() as logged:
+        for _ in range(2):  # the second report is a repetition
+            assert (await worker.complete(execution, "FAILED")).status == 200
+    (line,) = [line for line in logged if line["event"] == "attempt failed"]
+    assert (line["component"], line["attempt"]) == ("api", 1)
+    assert line["execution_id"] == execution["execution_id"]
+    assert line["follows"].startswith("retry at 2")

@@ -9,6 +9,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.failing import isolate_first, note_failing
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.life.failures import log_deaths
 from hourbell.store.database import committing
 
 _MAX_DEADLINES = 5_000
@@ -34,6 +35,8 @@ async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
     counts.expired_leases.add(row["returned"] + row["ended"])
     counts.count_retries(_LOST, row["returned"])
     counts.count_ended(row["ended_as"])
+    if row["ended"]:
+        await log_deaths(engine, now)
     return Reaped(row["sessions"], row["returned"], row["ended"])
 
 
@@ -65,4 +68,6 @@ async def _expire(engine: Engine, term: Term | None, now: datetime, limit: int) 
         with translate_epoch_errors():
             row = await engine.database.row(_EXPIRE, *epoch_args(term), now, limit)
     engine.counts.count_ended(row["ended"])
+    if row["n"]:
+        await log_deaths(engine, now)
     return bool(row["n"] == limit)

@@ -116,7 +116,7 @@ async def complete(
             raise _ended(execution_id, row["outcome"])
         redacted = await _without_secrets(engine, ring, seen, row, outcome)
         try:
-            settled = _settlement(execution_id, row, redacted, now)
+            settled = _settlement(row, redacted, now)
         except UNREADABLE_ERRORS as error:  # a process of a newer version can
             raise StoreUnavailable(f"This version cannot read the job: {error}") from error
 
@@ -133,6 +133,8 @@ async def complete(
                 raise _ended(execution_id, None)
             attempt.answer = answer
     if writing.executed:
+        assert row is not None
+        engine.failures.note(settled, _claimed(row, seen.tenant_id))
         engine.announce()
         count_settled(engine, [settled], columns([settled]), done)
     return answer
@@ -235,9 +237,7 @@ async def _time_out(engine: Engine, term: Term | None, now: datetime) -> bool:
     for row in rows:
         try:
             is_waiting = row["claimed_at"] is not None and row["spec"] is not None
-            decided.append(
-                (row, _settlement(row["id"], row, _TOO_LATE, now) if is_waiting else None)
-            )
+            decided.append((row, _settlement(row, _TOO_LATE, now) if is_waiting else None))
         except Exception as error:
             await fails(row, error)
     await isolate(
@@ -263,24 +263,29 @@ async def _end_overdue(
                 _END_OVERDUE, *epoch_args(term), now, ids, fences, *given
             )
     count_settled(engine, batch, given, row)
+    for each, settled in decided:
+        if settled is not None:
+            engine.failures.note(settled, _claimed(each, ""))
     if row["freed"]:
         engine.announce()
 
 
-def _settlement(
-    execution_id: int, row: asyncpg.Record, outcome: Succeeded | Failed, now: datetime
-) -> Settlement:
-    """The same decision as on a worker, for an attempt that began on a worker."""
-    claimed = Claimed(
-        execution_id,
-        execution_id,
-        "",
+def _claimed(row: asyncpg.Record, tenant: str) -> Claimed:
+    return Claimed(
+        row["id"],
+        row["job"] or row["id"],
+        tenant,
         row["attempt"] + 1,
         row["fence"],
         row["occurrence"].timestamp(),
         None,
         row["spec"],
     )
+
+
+def _settlement(row: asyncpg.Record, outcome: Succeeded | Failed, now: datetime) -> Settlement:
+    """The same decision as on a worker, for an attempt that began on a worker."""
+    claimed = _claimed(row, "")
     passed_ms = int((now - row["claimed_at"]).total_seconds() * 1000)
     took_ms = max(min(passed_ms, _MAX_MS) - row["begun_ms"], 0)
     by = row["finish_by"]

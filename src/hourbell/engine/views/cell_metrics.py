@@ -23,6 +23,7 @@ from hourbell.model.errors import StoreUnavailable
 from hourbell.model.policies import Priority
 from hourbell.observe.metrics import OTHER, set_all
 from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import why_unusable
 from hourbell.store.queries import queries
 
 _Q = queries("metrics")
@@ -253,7 +254,7 @@ class CellMetrics:
                 state = await read_cell(self._engine) if leads else None
             self._show_cell(state)
         except (StoreUnavailable, TimeoutError, asyncpg.PostgresError) as error:
-            _log.warning("metrics not read", error=str(error) or type(error).__name__)
+            _log.warning("metrics not read", error=why_unusable(error))
             self._show_cell(None)
         finally:
             ended = self._clock.monotonic()

@@ -3,7 +3,7 @@
 -- name: by_token
 -- The execution that was sent with a token ($2, its digest), whatever its state. claimed_at is null
 -- if it no longer waits; is_as_sent: the job has not changed since the token was sent.
-select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by,
+select a.id, a.fence, a.begun_ms, a.outcome, l.claimed_at, e.job, e.attempt, e.occurrence, e.finish_by,
   hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
   e.spec is not null or l.versions = array[j.version] as is_as_sent
 from hourbell.awaiting as a

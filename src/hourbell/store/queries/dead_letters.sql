@@ -136,3 +136,11 @@ select exists (
   cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, origin smallint)
   cross join lateral hourbell.live_executions(d.job) as e
   where d.id = $1 and e.occurrence = x.occurrence and e.origin = x.origin)
+
+-- name: died_at
+-- The dead letters of this instant, at most $2.
+select d.id, coalesce(d.job, d.id) as job, (d.execution ->> 'attempt')::int as attempt,
+  t.name as tenant, d.reason, d.error
+from hourbell.dead_letters as d
+join hourbell.tenants as t on t.id = d.tenant
+where d.died_at = $1 order by d.id limit $2
