@@ -53,12 +53,18 @@ class StillRunning(asyncio.CancelledError):
 
 
 def failed(error: BaseException) -> Failed:
-    """The failure for an exception; its kind is the name of the exception class."""
-    kind = type(error).__name__
+    """The failure for an exception; its kind is the name of the exception class.
+
+    The text begins with the class as a traceback does: with its module, unless it is built in.
+    """
+    kind, module = type(error).__name__, type(error).__module__
+    shown = type(error).__qualname__
+    if module not in ("builtins", "__main__"):
+        shown = f"{module}.{shown}"
     try:
-        return Failed(f"{kind}: {error}", kind)
+        return Failed(f"{shown}: {error}", kind)
     except Exception:
-        return Failed(kind, kind)  # the exception's own __str__ failed
+        return Failed(shown, kind)  # the exception's own __str__ failed
 
 
 class ActionRunner(Protocol):

@@ -70,6 +70,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool_size: int | None = None  # processes for tasks with process=True; None: one per core
     health: tuple[str, int] | None = None  # host and port of /readyz, /metrics; None: not served
 
+    def __post_init__(self) -> None:
+        for name, least in (("concurrency", 1), ("drain_seconds", 0), ("pool_size", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name} must be at least {least}, not {value}.")
+
     def queues_of(self, app: App) -> tuple[str, ...]:
         return tuple(self.queues) if self.queues else queues_of(app)
 

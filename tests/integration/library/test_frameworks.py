@@ -18,7 +18,7 @@ import httpx
 import pytest
 import sqlalchemy
 from asgiref.sync import sync_to_async
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import override_settings
 from litestar.testing import AsyncTestClient
@@ -120,6 +120,7 @@ async def test_a_session_of_sqlalchemy_enqueues_in_its_transaction(
 # Django's Tasks.
 
 MORE_TASKS = """
+import asyncio
 from hourbell import Dead, Snooze
 seen = []
 
@@ -137,6 +138,22 @@ async def fails(text):
 @task
 def bad_result():
     return object()
+
+class Declined(Exception): ...
+
+@task(retry=Retry.never())
+def declines():
+    raise Declined("no money")
+
+@task(retry=Retry.never(), timeout=1)
+async def hangs():
+    await asyncio.sleep(60)
+
+enqueued_as = []
+
+@task(takes_context=True)
+def options(context):
+    enqueued_as.append(context.task_result.task)
 """
 
 
@@ -250,6 +267,80 @@ async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: A
     for unknown in ("job_0000000000016", "nonsense", None):
         with pytest.raises(TaskResultDoesNotExist):
             await tasks.fails.aget_result(unknown)
+
+
+async def test_the_class_of_any_exception_can_be_read_from_a_result(tasks: Any) -> None:
+    app = task_backends["default"].app
+    async with app.worker():
+        declined = await tasks.declines.aenqueue()
+        hung = await tasks.hangs.aenqueue()
+        for result in (declined, hung):
+            assert await app.job(result.id).wait(20) == "DEAD"
+            await result.arefresh()
+    assert declined.errors[0].exception_class is tasks.Declined
+    assert declined.errors[0].traceback == "shop_tasks.Declined: no money"
+    assert hung.errors[0].exception_class is TimeoutError
+
+
+async def test_a_result_has_the_task_as_it_was_enqueued(tasks: Any) -> None:
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)  # noqa: TID251
+    given = tasks.options.using(priority=7, queue_name="mail", run_after=at)
+    result = await given.aget_result((await given.aenqueue()).id)
+    assert (result.task.priority, result.task.queue_name) == (7, "mail")
+    assert result.task.run_after == at
+    assert result.task == given
+
+    app = task_backends["default"].app
+    async with app.worker():
+        now = tasks.options.using(priority=-7, queue_name="mail")
+        done = await now.aenqueue()
+        assert await app.job(done.id).wait(20) == "SUCCEEDED"
+    assert tasks.enqueued_as == [now]
+    assert (await tasks.options.aget_result(done.id)).task == now
+    plain = await tasks.options.aenqueue()
+    assert (await tasks.options.aget_result(plain.id)).task == tasks.options
+
+
+async def test_without_time_zones_times_are_those_of_the_setting(tasks: Any) -> None:
+    app = task_backends["default"].app
+    with override_settings(USE_TZ=False, TIME_ZONE="Asia/Kolkata"):
+        later = datetime(2031, 5, 6, 7, 8)  # noqa: DTZ001
+        delayed = await tasks.send_mail.using(run_after=later).aenqueue(7)
+        async with app.worker():
+            mail = await tasks.send_mail.aenqueue(7)
+            assert await app.job(mail.id).wait(20) == "SUCCEEDED"
+            view = await app.job(delayed.id).get()
+        assert view.scheduled_for == datetime(2031, 5, 6, 1, 38, tzinfo=UTC)
+        assert (await tasks.send_mail.aget_result(delayed.id)).task.run_after == later
+        read = await tasks.send_mail.aget_result(mail.id)
+        times = (read.enqueued_at, read.started_at, read.last_attempted_at, read.finished_at)
+        assert [each.tzinfo for each in times] == [None] * 4
+        assert read.enqueued_at < read.started_at <= read.finished_at
+        assert abs(read.enqueued_at - mail.enqueued_at) < timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--concurrency", "0"], "concurrency must be at least 1, not 0"),
+        (["--drain", "-1"], "drain_seconds must be at least 0, not -1"),
+        (
+            ["--backend", "nope"],
+            "settings.TASKS has no backend 'nope'. It has: default, dummy, lost.",
+        ),
+        (["--backend", "dummy"], "The task backend 'dummy' is a DummyBackend."),
+        (["--backend", "lost"], "There is no module 'shop_lost'"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(tasks: Any, options: list[str], why: str) -> None:
+    ours = "hourbell.contrib.django.HourbellBackend"
+    backends = {
+        "default": task_backends.settings["default"],
+        "dummy": {"BACKEND": f"{TASKS}.backends.dummy.DummyBackend"},
+        "lost": {"BACKEND": ours, "QUEUES": [], "OPTIONS": {"app": "shop_lost:app"}},
+    }
+    with override_settings(TASKS=backends), pytest.raises(CommandError, match=re.escape(why)):
+        call_command(Command(), "worker", *options)
 
 
 async def test_the_options_of_django_become_those_of_the_job(tasks: Any, database: str) -> None:

@@ -227,7 +227,8 @@ async def test_an_exception_that_would_end_a_program_fails_the_attempt_like_any_
             found = {await fate(app, job) for job in jobs}
             may_end.set()
             assert await beside.result(20) == "done"
-    assert found == {("DEAD", "non_retryable", f"{kind.__name__}: mine")}
+    shown = f"{__name__}.Unusual" if kind is Unusual else kind.__name__
+    assert found == {("DEAD", "non_retryable", f"{shown}: mine")}
     assert sum(line["event"] == "task failed" for line in logged) == len(jobs)
 
 

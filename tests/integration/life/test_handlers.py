@@ -446,4 +446,8 @@ async def test_whatever_a_plain_handler_raises_is_its_own_failure(
     async with working(engine, {"broken": broken}, slots=1):
         execution = await ended(engine, await ready(engine, "broken", retry_policy=policy))
     assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.NON_RETRYABLE)
-    assert execution.error == (kind if exception is Unwritable else f"{kind}: mine")
+    shown = {
+        asyncio.CancelledError: "asyncio.exceptions.CancelledError: mine",
+        Unwritable: f"{__name__}.Unwritable",
+    }
+    assert execution.error == shown.get(exception, f"{kind}: mine")

@@ -538,7 +538,8 @@ async def test_whatever_a_handler_raises_is_its_own_failure(
     async with working(engine, {"broken": broken}):
         execution = await ended(engine, job.job_id)
         assert execution.status is ExecutionStatus.DEAD
-        assert execution.error == f"{exception.__name__}: mine"
+        shown = f"{__name__}.Unusual" if exception is Unusual else exception.__name__
+        assert execution.error == f"{shown}: mine"
 
 
 async def test_an_action_that_a_worker_does_not_run_is_a_failure_that_says_so(

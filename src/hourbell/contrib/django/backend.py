@@ -16,7 +16,9 @@ import os
 import platform
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cache
 from importlib.util import find_spec
 from inspect import Signature, iscoroutinefunction
@@ -24,6 +26,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django import get_version
+from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, transaction
@@ -33,7 +36,14 @@ from django.utils.module_loading import autodiscover_modules, import_string
 try:
     from django.tasks import task_backends as task_backends
     from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django.tasks.base import (
+        DEFAULT_TASK_PRIORITY,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+    )
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
@@ -45,7 +55,14 @@ except ModuleNotFoundError:  # Django 5
         ) from None
     from django_tasks import task_backends as task_backends
     from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django_tasks.base import (
+        DEFAULT_TASK_PRIORITY,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+    )
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
@@ -56,7 +73,7 @@ from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.jobs import get_job
 from hourbell.errors import Cancel, RetryAfter, Snooze
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import FATES, Attempt, Execution, ExecutionStatus
+from hourbell.model.executions import FATES, TIMEOUT, Attempt, Execution, ExecutionStatus
 from hourbell.model.ids import created_at, parse_job_id
 from hourbell.model.jobs import Job, TaskAction
 from hourbell.sdk.app import App
@@ -68,6 +85,10 @@ from hourbell.sdk.tasks import Task as AppTask
 from hourbell.sdk.values import Options, PriorityLike, Retry, Seconds
 
 DEFAULT_APP = "django"
+_PRIORITY = "django.priority"  # the label with Django's number, unless that is its default
+_LATER = timedelta(
+    seconds=1
+)  # a job that is due later than this after its creation has a `run_after`
 _HIGH_ABOVE, _LOW_BELOW = 33, -33  # Django priorities, which range from -100 to 100
 _STATUSES = {
     ExecutionStatus.RUNNING: TaskResultStatus.RUNNING,
@@ -127,8 +148,10 @@ class HourbellBackend(BaseTaskBackend):
             "priority": _priority(task.priority),
             "connection": f"django:{self.database}",
         }
+        if task.priority:
+            options["labels"] = {_PRIORITY: str(task.priority)}
         if task.run_after is not None:
-            options["at"] = task.run_after
+            options["at"] = _aware(task.run_after)
         configured = self._declare(task).configure(**options)
         _check_arguments(task, args, kwargs)
         given_args, given_kwargs = normalize_json(args), normalize_json(kwargs)
@@ -148,7 +171,13 @@ class HourbellBackend(BaseTaskBackend):
         action = job.action
         if not isinstance(action, TaskAction) or not isinstance(action.payload, dict):
             raise TaskResultDoesNotExist(result_id)
-        task = import_string(action.name.removeprefix(f"{self.app.name}."))
+        task = self._as_enqueued(
+            import_string(action.name.removeprefix(f"{self.app.name}.")),
+            job.queue,
+            job.labels,
+            execution.scheduled_for,
+            created_at(execution.job_id),
+        )
         attempts = execution.attempts
         status = _STATUSES.get(execution.status, TaskResultStatus.READY)
         if execution.status in FATES and status is not TaskResultStatus.SUCCESSFUL:
@@ -158,10 +187,10 @@ class HourbellBackend(BaseTaskBackend):
         )
         return _with(
             result,
-            enqueued_at=created_at(execution.job_id),
-            started_at=attempts[0].started_at if attempts else None,
-            last_attempted_at=attempts[-1].started_at if attempts else None,
-            finished_at=execution.finished_at,
+            enqueued_at=_shown(created_at(execution.job_id)),
+            started_at=_shown(attempts[0].started_at if attempts else None),
+            last_attempted_at=_shown(attempts[-1].started_at if attempts else None),
+            finished_at=_shown(execution.finished_at),
             errors=[_error_of(attempt) for attempt in attempts if attempt.error is not None],
             worker_ids=[attempt.worker or "unknown" for attempt in attempts],
             _return_value=execution.result,
@@ -170,6 +199,29 @@ class HourbellBackend(BaseTaskBackend):
     def import_tasks(self) -> None:
         """Import the `tasks` modules of INSTALLED_APPS, for a worker."""
         autodiscover_modules("tasks")
+
+    def _as_enqueued(
+        self,
+        task: Task,
+        queue: str,
+        labels: Mapping[str, str],
+        scheduled_for: datetime,
+        enqueued_at: datetime,
+    ) -> Task:
+        """A task with the options of `using(…)` with which a job was enqueued.
+
+        They are not checked again: what was allowed then may not be allowed now.
+        """
+        is_later = scheduled_for - enqueued_at >= _LATER
+        enqueued = copy(task)
+        for name, value in (
+            ("priority", int(labels.get(_PRIORITY, DEFAULT_TASK_PRIORITY))),
+            ("queue_name", queue),
+            ("run_after", _shown(scheduled_for) if is_later else None),
+            ("backend", self.alias),
+        ):
+            object.__setattr__(enqueued, name, value)
+        return enqueued
 
     def _result(
         self,
@@ -275,9 +327,13 @@ def _begun(
     backend: HourbellBackend, task: Task, context: Context | SyncContext, args: Any, kwargs: Any
 ) -> TaskResult:
     now = timezone.now()
+    enqueued_at = created_at(parse_job_id(context.job_id))
+    task = backend._as_enqueued(
+        task, context.queue, context.labels, context.scheduled_for, enqueued_at
+    )
     return _with(
         backend._result(task, context.job_id, TaskResultStatus.RUNNING, args, kwargs),
-        enqueued_at=created_at(parse_job_id(context.job_id)),
+        enqueued_at=_shown(enqueued_at),
         started_at=now,
         last_attempted_at=now,
         worker_ids=[_WORKER] * context.attempt,
@@ -326,10 +382,29 @@ class _Reader:
 
 
 def _error_of(attempt: Attempt) -> TaskError:
-    """The ledger has the exception's name and message, but not its module and traceback."""
-    kind = attempt.kind or "Exception"
-    path = f"builtins.{kind}" if hasattr(builtins, kind) else kind
-    return TaskError(exception_class_path=path, traceback=attempt.error or "")
+    """The ledger has the exception's class and message, but not its traceback."""
+    error, kind = attempt.error or "", attempt.kind or ""
+    path = error.partition(":")[0]
+    if path == kind and hasattr(builtins, kind):
+        path = f"builtins.{kind}"
+    elif kind == TIMEOUT:
+        path = "builtins.TimeoutError"
+    elif path.rpartition(".")[2] != kind or "." not in path:  # not ended by an exception
+        path = "hourbell.errors.JobFailed"
+    return TaskError(exception_class_path=path, traceback=error)
+
+
+def _aware(instant: datetime) -> datetime:
+    """Without USE_TZ, the times of Django have no zone: they are those of TIME_ZONE."""
+    return instant if timezone.is_aware(instant) else timezone.make_aware(instant)
+
+
+def _shown(instant: datetime | None) -> datetime | None:
+    """A time as Django shows times: with a zone only with USE_TZ."""
+    if instant is None or settings.USE_TZ:
+        return instant
+    naive: datetime = timezone.make_naive(instant)
+    return naive
 
 
 def _with(result: TaskResult, **values: Any) -> TaskResult:
