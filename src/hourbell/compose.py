@@ -657,6 +657,7 @@ def _open_circuits(actions: ActionRunners, now: datetime) -> list[OpenCircuit]:
             circuit.failures,
             now + timedelta(seconds=circuit.since - measured),
             now + timedelta(seconds=circuit.until - measured),
+            circuit.error,
         )
         for tenant, host, endpoint, circuit in webhooks.open_circuits()
     ]

@@ -48,14 +48,25 @@ class OpenTarget(msgspec.Struct, frozen=True):
     failures: int  # consecutive failures,
     since: float  # the first of which was at this time
     until: float  # when one request may probe
+    error: str  # of the last failure
 
 
 class _Circuit:
-    __slots__ = ("failures", "late", "open_until", "pause", "probe", "probe_until", "since")
+    __slots__ = (
+        "error",
+        "failures",
+        "late",
+        "open_until",
+        "pause",
+        "probe",
+        "probe_until",
+        "since",
+    )
 
     def __init__(self, now: float) -> None:
         self.since = now  # time of the first failure
-        self.failures = 0  # consecutive
+        self.failures = 0  # consecutive,
+        self.error = ""  # and the last one
         self.pause = 0.0  # 0: closed
         self.open_until = 0.0
         self.probe: int | None = None  # the call that probes,
@@ -130,7 +141,7 @@ class Circuits:
         if self._circuits:
             self._circuits.pop(target, None)
 
-    def failed(self, target: Target, call: int, now: float) -> float | None:
+    def failed(self, target: Target, call: int, now: float, error: str = "") -> float | None:
         """The target failed. Returns the length of the pause if the circuit opens now."""
         circuit = self._circuits.get(target)
         if circuit is None:
@@ -138,6 +149,7 @@ class Circuits:
                 del self._circuits[next(iter(self._circuits))]
             circuit = self._circuits[target] = _Circuit(now)
         circuit.failures += 1
+        circuit.error = error
         circuit.late.discard(call)
         in_a_row = circuit.failures >= FAILURES and now - circuit.since >= OVER_SECONDS
         if circuit.probe == call or (in_a_row and not circuit.pause):
@@ -151,7 +163,9 @@ class Circuits:
         """The targets that get no requests, or only one that probes."""
         for target, circuit in self._circuits.items():
             if circuit.pause:
-                yield OpenTarget(target, circuit.failures, circuit.since, circuit.open_until)
+                yield OpenTarget(
+                    target, circuit.failures, circuit.since, circuit.open_until, circuit.error
+                )
 
     def states(self, now: float) -> tuple[int, int]:
         """How many circuits are open, and how many are half-open, waiting for a probe."""

@@ -66,6 +66,7 @@ _NAME_TOO_SLOW = "The target could not be reached: its host name was not resolve
 # Removes quoted input from messages: as a Python bytes literal, a secret would escape redaction.
 _QUOTED_INPUT = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
 MAX_WAIT_SECONDS = 30.0  # how long an attempt waits for the circuit of its endpoint
+_MAX_SAID = 200  # characters of the last error of a circuit
 _MAX_INTERIM = 16  # interim responses such as `100 Continue` before the final one
 
 Now = Callable[[], float]
@@ -170,7 +171,7 @@ class WebhookRunner:
             )
             if is_timeout:
                 self._counts.failed(TIMEOUT, outgoing.status)
-            self._update_circuits(call, outgoing.connected, is_failure=True if is_timeout else None)
+            self._update_circuits(call, outgoing.connected, True if is_timeout else None, TIMEOUT)
             raise
         finally:
             CURRENT_REQUEST.reset(before)
@@ -180,7 +181,9 @@ class WebhookRunner:
             self._counts.failed(outcome.kind, outgoing.status)
         elif outgoing.status is not None:
             self._counts.answered(outgoing.status)
-        self._update_circuits(call, outgoing.connected, _is_failure_of_target(outcome))
+        self._update_circuits(
+            call, outgoing.connected, _is_failure_of_target(outcome), _said(outcome)
+        )
         return outcome
 
     def _delay_seconds(self, call: _Call, now: float) -> float | None:
@@ -260,7 +263,9 @@ class WebhookRunner:
                 error=str(error),
             )
 
-    def _update_circuits(self, call: _Call, connected: bool, is_failure: bool | None) -> None:
+    def _update_circuits(
+        self, call: _Call, connected: bool, is_failure: bool | None, error: str
+    ) -> None:
         """Update the circuits; `is_failure` None means no information about the target.
 
         A failure without a connection counts against the host.
@@ -269,13 +274,15 @@ class WebhookRunner:
         if connected:
             self._hosts.succeeded(call.host)
         elif is_failure:
-            self._warn(call, "host", self._hosts.failed(call.host, call.number, now))
+            self._warn(call, "host", self._hosts.failed(call.host, call.number, now, error))
         else:
             self._hosts.inconclusive(call.host, call.number)
         if not connected or is_failure is None:
             self._endpoints.inconclusive(call.endpoint, call.number)
         elif is_failure:
-            self._warn(call, "endpoint", self._endpoints.failed(call.endpoint, call.number, now))
+            self._warn(
+                call, "endpoint", self._endpoints.failed(call.endpoint, call.number, now, error)
+            )
         else:
             self._endpoints.succeeded(call.endpoint)
 
@@ -292,6 +299,13 @@ class WebhookRunner:
                 job_id=job_text(call.claimed.job_id),  # not the path: it may contain a credential
                 seconds=pause,
             )
+
+
+def _said(outcome: Outcome) -> str:
+    """The failure of a request in short, without the response, which may contain anything."""
+    if not isinstance(outcome, Failed):
+        return ""
+    return f"{outcome.kind}: {outcome.error.partition(' Response:')[0]}"[:_MAX_SAID]
 
 
 class _Call:

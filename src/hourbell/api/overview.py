@@ -78,6 +78,7 @@ async def list_circuits(engine: EngineDep, request: AnyRequest) -> Response[byte
                     "failures": row["failures"],
                     "since": format_instant(row["since"]),
                     "open_until": format_instant(row["until"]),
+                    "last_error": row["error"],
                 }
                 for row in rows
             ]

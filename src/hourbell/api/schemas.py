@@ -140,7 +140,7 @@ def _responses() -> dict[str, Schema]:
     return {
         "BatchResults": response_object_of({"results": _array(_batch_result())}),
         "Job": _job(),
-        "JobPage": _page("Job"),
+        "JobPage": _job_page(),
         "NextRuns": response_object_of(
             {
                 "items": _array(
@@ -1046,6 +1046,7 @@ def _circuit() -> Schema:
             "failures": _whole(1, description="Consecutive failures."),
             "since": _instant("When the first of these failures happened."),
             "open_until": _instant("When the next request is let through as a probe."),
+            "last_error": or_null(_text("The last of these failures. Null: not known.")),
         }
     )
 
@@ -1238,6 +1239,17 @@ def _problem() -> Schema:
 
 
 # Schema building blocks.
+
+
+def _job_page() -> Schema:
+    total = response_object_of(
+        {
+            "count": _whole(0, MAX_COUNTED),
+            "at_least": {"type": "boolean", "description": "There may be more."},
+        }
+    )
+    total["description"] = "How many jobs match; only if requested."
+    return response_object_of(_page("Job")["properties"] | {"total": total}, optional=("total",))
 
 
 def _page(item: str) -> Schema:

@@ -888,6 +888,7 @@ class Circuit(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     since: datetime
     open_until: datetime
+    last_error: str | None = None
 
 
 class Nodes(msgspec.Struct, frozen=True):
@@ -909,8 +910,16 @@ class Readiness(msgspec.Struct, frozen=True):
     checks: Mapping[str, bool]
 
 
+class Total(msgspec.Struct, frozen=True, kw_only=True):
+    """How many there are."""
+
+    count: int
+    at_least: bool  # there may be more
+
+
 class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list."""
 
     items: Sequence[T]
     next_page_token: str | None  # None at the end of the list
+    total: Total | None = None  # of the jobs that match; None: not requested

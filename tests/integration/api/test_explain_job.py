@@ -4,8 +4,11 @@ from datetime import timedelta
 
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Leadership
 from hourbell.engine.life.plan import plan
+from hourbell.engine.operations.presence import Node, OpenCircuit, report_presence
 from integration.api.client import Client, bearing, made, one_time, recurring
+from integration.api.working import Hand
 
 
 async def test_a_job_waits_for_its_next_run(api: Client):
@@ -78,3 +81,40 @@ async def test_who_holds_a_limit_is_shown_only_to_whom_he_exists(
     assert seen.body["blocked_by"] is not None
     b = bearing(await made(api, "viewer", "b", headers=bearing(admin)))
     assert (await api.send("GET", path, key=None, headers=b)).body["blocked_by"] is None
+
+
+async def test_an_open_circuit_is_named_with_its_host_and_its_last_error(
+    api: Client, engine: Engine, dispatch: PostgresDispatch
+):
+    hand = Hand(dispatch)
+    url = "https://api.example/pay"
+    job = await api.created(
+        one_time(
+            schedule={"delay_seconds": 0}, tenant_id="acme", action={"type": "WEBHOOK", "url": url}
+        )
+    )
+    (claimed,) = await hand.claim()
+    await hand.release(claimed, "circuit_open", 30.0)
+    explained = (await api.get(job["path"] + "/explain")).body
+    assert explained["message"].startswith("Requests to api.example keep failing")
+    now = await engine.clock.now()
+    until, error = now + timedelta(seconds=30), "http_503: The target answered 503."
+    others = [OpenCircuit("other", "api.example", None, 99, now, until, "tls: Not for acme.")]
+    circuit = OpenCircuit("acme", "api.example", f"POST {url}", 25, now, until, error)
+    node = Node(Leadership(engine).node, "node-a", ["worker"])
+    await report_presence(engine, node, now, 0.0, [*others, circuit])
+    explained = (await api.get(job["path"] + "/explain")).body
+    assert (explained["code"], explained["message"]) == (
+        "circuit_open",
+        "Requests to api.example keep failing, 25 in a row, and are delayed for a while; this uses"
+        f" no attempt. Last error: {error}",
+    )
+    shown = (await api.get("/api/v1/circuits")).body["items"]
+    assert {each["last_error"] for each in shown} == {error, "tls: Not for acme."}
+
+
+async def test_what_can_be_done_is_a_command(api: Client, engine: Engine):
+    await engine.database.fetch("delete from hourbell.sessions where id = -1")
+    job = await api.created(one_time(schedule={"delay_seconds": 0}, queue="mail"))
+    message = (await api.get(job["path"] + "/explain")).body["message"]
+    assert "`hourbell worker --queues mail`" in message

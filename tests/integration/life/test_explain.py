@@ -20,7 +20,7 @@ from hourbell.engine.views.executions import (
 )
 from hourbell.engine.views.explain import explain_execution, explain_job
 from hourbell.model.executions import Claimed, ExecutionStatus, Failed
-from hourbell.model.ids import execution_text
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import decode_spec
 from integration.life.support import (
     START,
@@ -61,7 +61,7 @@ async def test_a_dead_one_time_job_is_explained_as_dead_with_its_error_and_a_way
     assert explained.message == (
         "It has no further run: DEAD (retries_exhausted), after 1 attempt."
         " Last error (http_503): The target answered 503."
-        f" Replay it with POST /api/v1/dead-letters/{number}/replay."
+        f" Replay it with `hourbell dlq replay {number}`."
     )
     assert explained == await explain_execution(still, job.job_id)
 
@@ -93,7 +93,8 @@ async def test_a_paused_job_says_who_paused_it_and_when(
     await pause_job(still, job.job_id, Write(actor="olga"))
     explained = await explain_job(still, job.job_id)
     assert explained.code == "paused"
-    assert explained.message == ("The job was paused by olga. Resume it to let it run.")
+    resume = f"`hourbell jobs resume {job_text(job.job_id)}`"
+    assert explained.message == f"The job was paused by olga. Resume it with {resume}."
 
 
 async def test_a_pause_by_410_says_that_the_target_answered_it(still: Engine) -> None:

@@ -712,6 +712,12 @@ export interface components {
         JobPage: {
             items: components["schemas"]["Job"][];
             next_page_token: string | null;
+            /** @description How many jobs match; only if requested. */
+            total?: {
+                count: number;
+                /** @description There may be more. */
+                at_least: boolean;
+            };
         };
         NextRuns: {
             items: {
@@ -1443,6 +1449,7 @@ export interface components {
                  * @description When the next request is let through as a probe.
                  */
                 open_until: string;
+                last_error: string | null;
             }[];
         };
         Monitor: {

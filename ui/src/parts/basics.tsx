@@ -208,7 +208,13 @@ const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\
 
 /** A sentence from the server, with its instants shown in the chosen clock. */
 export function Told({ text, zone }: { text: string; zone?: string | null }) {
-  return text.split(INSTANT).map((part, index) => (index % 2 ? <Time key={index} at={part} zone={zone} mode="absolute" /> : part));
+  return text.split(/`([^`]+)`/).map((part, place) =>
+    place % 2 ? (
+      <code key={place}>{part}</code>
+    ) : (
+      part.split(INSTANT).map((each, index) => (index % 2 ? <Time key={`${place} ${index}`} at={each} zone={zone} mode="absolute" /> : each))
+    ),
+  );
 }
 
 /** A name in a column of names; one that is too long is cut, and is whole in its title. */

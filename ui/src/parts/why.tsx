@@ -124,9 +124,9 @@ function Answer({ explanation, zone, actions }: { explanation: Explanation; zone
   );
 }
 
-/** Without the suggested API call, which is a button here. */
+/** Without the suggested command, where it is a button here. */
 function forPeople(message: string): string {
-  return message.replace(/ [^.]*\b(?:GET|POST|PUT|PATCH|DELETE) \/api\/\S+/, "");
+  return message.replace(/ (?:Replay|Resume) it with `[^`]*`\./, "");
 }
 
 /** The times in the message, in the chosen clock. */

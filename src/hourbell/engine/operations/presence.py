@@ -31,6 +31,7 @@ class OpenCircuit(msgspec.Struct, frozen=True):
     failures: int  # in a row,
     since: datetime  # from this moment on
     until: datetime  # then one request probes
+    error: str = ""  # of the last failure
 
 
 class Node(msgspec.Struct, frozen=True):

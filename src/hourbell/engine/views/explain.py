@@ -30,6 +30,7 @@ from hourbell.engine.operations.limits import (
     BLOCKER_TENANT,
 )
 from hourbell.engine.views.executions import execution_of, get_execution, list_executions
+from hourbell.engine.views.fleet import CIRCUITS_SECONDS
 from hourbell.engine.views.job_details import PauseDetails, pauses_of
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import NotFound
@@ -53,13 +54,13 @@ _L = queries("limits")
 _A = queries("awaiting")
 _D = queries("dead_letters")
 _P = queries("planning")
+_F = queries("fleet")
 
 _RUNS_LOOKED_AT = 20  # of a job, for the usual time of a run
 _FEWEST_RUNS = 3  # that say something about it
 
 _POSTPONED = {
-    CIRCUIT_OPEN: "Requests to its host or endpoint keep failing and are delayed for a while;"
-    " this uses no attempt.",
+    CIRCUIT_OPEN: "Requests to its target keep failing and are delayed for a while; this uses no attempt.",
     NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it; this uses no"
     " attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
     PAYLOAD_MISMATCH: "A worker released it, because its arguments do not fit the worker's version of the"
@@ -182,7 +183,7 @@ async def _ended(engine: Engine, execution: Execution, ended_at: datetime) -> Ex
     error = execution.error or (None if last is None else last.error)
     kind = None if last is None or last.kind == execution.reason else last.kind
     kept = await engine.database.row_or_none(_D["letter"], execution.execution_id)
-    replay = f"POST /api/v1/dead-letters/{execution_text(execution.execution_id)}/replay"
+    replay = f"`hourbell dlq replay {execution_text(execution.execution_id)}`"
     dead = f"{_fate(execution)}, after {_count(execution.attempt, 'attempt')}"
     is_whole_job = execution.execution_id == execution.job_id
     sentences = [
@@ -236,6 +237,8 @@ async def _live(
     if row["in_paused"]:
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
+        if row["waits_for"] == CIRCUIT_OPEN:
+            return await _circuit(engine, row, now)
         explained = _not_due(row, attempt, max_attempts)
         if explained.code == PAYLOAD_MISMATCH:
             misfit = await _misfit(engine, row["id"])
@@ -251,10 +254,11 @@ async def _waiting(engine: Engine, row: asyncpg.Record, now: datetime) -> Explan
     if not await engine.database.value(_E["queue_served"], row["queue"], now):
         return Explanation(
             code="no_worker",
-            message=f"No live worker serves its queue {row['queue_name']}. Start one that does.",
+            message=f"No live worker serves its queue {row['queue_name']}. Start one with"
+            f" `hourbell worker --queues {row['queue_name']}`, and the app if it runs tasks.",
         )
     if row["in_parked"]:
-        return await _blocked(engine, row["id"], row["queue_name"], now)
+        return await _blocked(engine, row, now)
     if row["in_due"]:
         return Explanation(code="admission", message="It is due and waits for the gate.")
     if row["in_suspects"]:
@@ -302,6 +306,25 @@ def _not_due(row: asyncpg.Record, attempt: int, max_attempts: int | None) -> Exp
         since=last.finished_at,
         until=row["run_at"],
     )
+
+
+async def _circuit(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanation:
+    """The explanation of an execution whose target keeps failing, as its workers last reported."""
+    found = await engine.database.fetch(
+        _F["circuits"], now - timedelta(seconds=CIRCUITS_SECONDS), row["tenant_name"]
+    )
+    host = await engine.database.value(_E["host"], row["target"])
+    circuit = next((each for each in found if each["host"] == host), None)
+    message = _POSTPONED[CIRCUIT_OPEN]
+    if circuit is not None:
+        last = f" Last error: {circuit['error']}" if circuit["error"] else ""
+        message = (
+            f"Requests to {host} keep failing, {circuit['failures']} in a row, and are delayed for a"
+            f" while; this uses no attempt.{last}"
+        )
+    elif host is not None:
+        message = message.replace("its target", host)
+    return Explanation(code=CIRCUIT_OPEN, message=message, until=row["run_at"])
 
 
 def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation:
@@ -375,13 +398,17 @@ def _seconds(length: timedelta) -> str:
 def _no_worker_for_task(queue: str, task: str | None) -> Explanation:
     what = "webhooks" if task is None else f"the task {task}"
     has = "runs them" if task is None else "has a handler for it"
-    message = f"No live worker of its queue {queue} runs {what}. Start one that {has}."
+    message = (
+        f"No live worker of its queue {queue} runs {what}. Start one that {has}, with"
+        f" `hourbell worker{'' if task is None else ' MODULE:APP'} --queues {queue}`."
+    )
     return Explanation(code="no_worker_for_task", message=message)
 
 
-async def _blocked(engine: Engine, execution_id: int, queue: str, now: datetime) -> Explanation:
+async def _blocked(engine: Engine, parked: asyncpg.Record, now: datetime) -> Explanation:
     """The limit, key or run for which the gate has parked an execution."""
-    row = await engine.database.row_or_none(_L["blocker_of"], execution_id, now)
+    queue, tenant = parked["queue_name"], parked["tenant_name"]
+    row = await engine.database.row_or_none(_L["blocker_of"], parked["id"], now)
     admission = Explanation(code="admission", message="It is about to be admitted.")
     if row is None:
         return admission
@@ -410,7 +437,13 @@ async def _blocked(engine: Engine, execution_id: int, queue: str, now: datetime)
         message = "Another execution with the same concurrency key has not ended yet."
     elif holding.holder.limit == 0:
         code = f"{names[kind]}_concurrency"
-        message = f"Its {names[kind]} is stopped: its concurrency limit is 0. Raise the limit."
+        of = {BLOCKER_QUEUE: f"queues set {queue}", BLOCKER_TENANT: f"tenants set {tenant}"}.get(
+            kind
+        )
+        raised = f" with `hourbell {of} --max-concurrency N`" if of else ""
+        message = (
+            f"Its {names[kind]} is stopped: its concurrency limit is 0. Raise the limit{raised}."
+        )
     else:
         code = f"{names[kind]}_concurrency"
         message = f"Its {names[kind]} has reached its concurrency limit."
@@ -427,7 +460,8 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
     """Which actor paused a job, when, why and until when, and what to do."""
     pause = (await pauses_of(engine, [job_id])).get(job_id)
     if pause is None:  # its audit entries have expired
-        return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
+        message = f"The job is paused. Resume it with `hourbell jobs resume {job_text(job_id)}`."
+        return Explanation(code="paused", message=message)
     if pause.because_of_target:
         message = (
             "The job was paused because its target answered 410 (gone). Resume it only if the"
@@ -436,9 +470,10 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
     else:
         because = f": {pause.reason}" if pause.reason else ""
         ends = (
-            "Resume it to let it run."
+            f"Resume it with `hourbell jobs resume {job_text(job_id)}`."
             if pause.until is None
-            else "It is resumed at the end of the pause; resume it to let it run before."
+            else "It is resumed at the end of the pause; to let it run before, resume it with"
+            f" `hourbell jobs resume {job_text(job_id)}`."
         )
         message = _joined([f"The job was paused by {pause.by}{because}", ends])
     return Explanation(

@@ -108,6 +108,10 @@ select id from hourbell.live_executions($1) where occurrence <= $2 order by occu
 -- The job document that an execution uses; null: its job is unknown.
 select hourbell.job_spec(job, spec) from hourbell.executions where id = $1
 
+-- name: host
+-- The host of a target.
+select host from hourbell.targets where id = $1
+
 -- name: queue_served
 -- Whether a live session serves a queue.
 select exists (

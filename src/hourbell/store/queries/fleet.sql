@@ -100,10 +100,11 @@ from hourbell.nodes as n order by n.name, n.id limit 1000
 
 -- name: circuits
 -- Open circuits of the processes that were seen since $1.
-select n.id, n.name, c.tenant, c.host, c.endpoint, c.failures, c.since, c.until
+select n.id, n.name, c.tenant, c.host, c.endpoint, c.failures, c.since, c.until, nullif(c.error, '') as error
 from hourbell.nodes as n
 cross join lateral jsonb_to_recordset(n.circuits)
-  as c(tenant text, host text, endpoint text, failures int, since timestamptz, until timestamptz)
+  as c(tenant text, host text, endpoint text, failures int, since timestamptz, until timestamptz,
+    error text)
 where n.seen_at > $1 and ($2::text is null or c.tenant = $2)
 order by c.since, c.host, c.endpoint nulls first limit 500
 
