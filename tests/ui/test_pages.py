@@ -195,6 +195,8 @@ PAGES = {
     "overview": "/",
     "jobs": "/jobs",
     "jobs-filtered": "/jobs?tenant_id=acme&status=SCHEDULED",
+    "jobs-schedules": "/jobs?type=RECURRING",
+    "jobs-one-time": "/jobs?type=ONE_TIME",
     "job": "/jobs/{heartbeat}",
     "job-paused": "/jobs/{mail-digest}",
     "job-definition": "/jobs/{invoice-nightly}?tab=definition",
@@ -307,6 +309,45 @@ def test_why_a_job_did_not_run_is_one_search_away(watched: Watched) -> None:
     expect(why).to_contain_text("paused")
     expect(why).to_contain_text("partner is down, ticket 812")
     assert watched.clicks <= 3
+    assert watched.problems() == []
+
+
+def test_a_dead_one_time_job_is_failed_on_its_page_in_the_list_and_in_the_filter(
+    watched: Watched,
+) -> None:
+    page, server = watched.page, watched.server
+    action = server.ask("GET", f"/api/v1/jobs/{server.ids['heartbeat']}")["action"]
+    dies = action | {"url": action["url"].rpartition("/")[0] + "/503"}
+    once = {"type": "ONE_TIME", "schedule": {"delay_seconds": 0}, "tenant_id": "doomed"}
+    retries = {"retry_policy": {"max_retries": 0}}
+    job = server.ask(
+        "POST", "/api/v1/jobs", once | retries | {"name": "dies-at-once", "action": dies}
+    )
+    server.ask(
+        "POST",
+        "/api/v1/jobs",
+        once | {"name": "never-runs", "action": {"type": "TASK", "name": "shop.resize"}},
+    )
+    eventually(lambda: server.ask("GET", f"/api/v1/jobs/{job['job_id']}")["status"] == "FAILED")
+    watched.open(f"/jobs/{job['job_id']}")
+    expect(page.locator("main")).to_contain_text("Failed")
+    watched.open("/jobs?tenant_id=doomed")
+    watched.click("link", "One-time jobs")
+    table = page.get_by_role("table", name="Jobs")
+    expect(table.get_by_role("row", name="dies-at-once")).to_contain_text("Failed")
+    expect(table.get_by_role("row", name="never-runs")).to_contain_text("Queued")
+    page.get_by_label("Status").select_option("Failed")
+    expect(table.get_by_role("row")).to_have_count(2)
+    expect(table).to_contain_text("dies-at-once")
+    watched.click("link", "Schedules")
+    expect(page.get_by_text("No jobs match.")).to_be_visible()
+    watched.click("button", "Clear filters")
+    watched.click("link", "Schedules")
+    expect(table).to_contain_text("heartbeat")
+    names = table.locator("tbody tr td:nth-child(2)")
+    watched.click("button", "Name")
+    shown = names.all_inner_texts()
+    assert shown == sorted(shown, key=str.casefold)
     assert watched.problems() == []
 
 

@@ -64,6 +64,7 @@ from hourbell.engine.life import create
 from hourbell.engine.operations import audit, bulk_changes, change, runs, upsert
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views import executions, explain, job_details, job_keys, jobs
+from hourbell.engine.views.resources import MAX_COUNTED
 from hourbell.model.ids import job_text, parse_job_id
 from hourbell.model.jobs import Job
 from hourbell.security.access import OPERATE, PRODUCE, READ
@@ -156,10 +157,14 @@ async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
 
 
 async def list_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
-    wanted, outcomes, part = read_job_filter(request)
+    wanted, outcomes, is_counted, part = read_job_filter(request)
     page = await jobs.search_jobs(engine, wanted, part.page_size, part.page_token)
     details = await job_details.details_of(engine, page.items, outcomes)
-    return answer(render_page(page, render_job_with(details)))
+    body = render_page(page, render_job_with(details))
+    if is_counted:
+        ids, more = await jobs.selected_ids(engine, wanted, MAX_COUNTED)
+        body["total"] = {"count": len(ids), "at_least": more}
+    return answer(body)
 
 
 async def get_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:

@@ -97,6 +97,11 @@ class JobsQuery(TenantPageQuery, LastOutcomesQuery):
         default=False,
         description="true: only one-time jobs that are QUEUED for more than a minute.",
     )
+    total = Field(
+        Choice({"false": False, "true": True}),
+        default=False,
+        description="true: with the number of jobs that match, counted up to 10,000.",
+    )
     queue = Field(Label())
     type = Field(choice_of(JobType))
     name_prefix = Field(Short(MAX_NAME))

@@ -291,8 +291,8 @@ def read_last_outcomes(request: AnyRequest) -> int:
     return outcomes
 
 
-def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, PageRequest]:
-    """The query parameters of the job list; the number is how many of the latest executions to show."""
+def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, bool, PageRequest]:
+    """The query parameters of the job list: the filter, how many of the latest executions, and whether to count."""
     query = _query(request, JobsQuery)
     wanted = JobFilter(
         tenant_id=query.tenant_id,
@@ -303,7 +303,7 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, PageRequest]:
         name_prefix=query.name_prefix,
         label=query.label,
     )
-    return wanted, query.last_outcomes, _page_request(query)
+    return wanted, query.last_outcomes, query.total, _page_request(query)
 
 
 def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:

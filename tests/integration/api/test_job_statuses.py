@@ -168,3 +168,22 @@ async def test_the_answer_of_a_change_says_what_a_read_says(api: Client, hand: H
     await api.post(queued["path"] + "/pause")
     resumed = (await api.post(queued["path"] + "/resume")).body
     assert resumed["status"] == (await api.get(queued["path"])).body["status"] == "QUEUED"
+
+
+async def test_jobs_are_counted_if_a_total_is_asked_for(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(3):
+        await api.created(one_time(name=f"a{number}"))
+        await api.created(recurring(name=f"b{number}"))
+
+    async def total(query: str) -> Any:
+        return (await api.get(f"{JOBS}?page_size=1&total=true{query}")).body["total"]
+
+    assert "total" not in (await api.get(JOBS)).body
+    assert await total("") == {"count": 6, "at_least": False}
+    assert await total("&type=RECURRING") == {"count": 3, "at_least": False}
+    assert await total("&name_prefix=a") == {"count": 3, "at_least": False}
+    assert await total("&status=FAILED") == {"count": 0, "at_least": False}
+    monkeypatch.setattr("hourbell.api.jobs.MAX_COUNTED", 2)
+    assert await total("") == {"count": 2, "at_least": True}

@@ -35,6 +35,7 @@ export interface Action {
 }
 
 export type Job = Omit<S["Job"], "schedule" | "action"> & { schedule: Schedule; action: Action };
+export type JobTotal = S["JobPage"];
 export type Outcome = NonNullable<S["Job"]["last_outcomes"]>[number];
 export type Execution = S["Execution"];
 export type Attempt = Execution["attempts"][number];

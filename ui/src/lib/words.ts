@@ -23,6 +23,8 @@ export const EXECUTION_STATUSES: StatusName[] = [...LIVE, ...FATES];
 /** A one-time job is in the status of its execution; only a schedule can be ENDED. */
 export const JOB_STATUSES: StatusName[] = [...LIVE, "PAUSED", "COMPLETED", "FAILED", "SKIPPED", "ENDED", "CANCELLED"];
 
+export const SCHEDULE_STATUSES: StatusName[] = ["SCHEDULED", "PAUSED", "ENDED", "CANCELLED"];
+
 export function hasEnded(job: { status: string }): boolean {
   return ["COMPLETED", "FAILED", "SKIPPED", "ENDED", "CANCELLED"].includes(job.status);
 }

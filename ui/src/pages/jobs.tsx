@@ -4,12 +4,12 @@ import { Link, useLocation } from "wouter";
 
 import { now } from "../api/client";
 import { useApi, useCan, useMe } from "../api/hooks";
-import type { Job, Page, Queue, Tenant } from "../api/types";
+import type { Job, JobTotal, Page, Queue, Tenant } from "../api/types";
 import { change, useSettings } from "../lib/settings";
-import { useParams } from "../lib/url";
-import { actionWords, canBePaused, hasEnded, JOB_STATUSES, scheduleWords, statusWord } from "../lib/words";
+import { changed, useParams } from "../lib/url";
+import { actionWords, canBePaused, hasEnded, JOB_STATUSES, SCHEDULE_STATUSES, scheduleWords, statusWord } from "../lib/words";
 import { Button, ButtonLink, Can, Empty, Muted, PageHead, Panel, Reading, Short, styles as parts, Time } from "../parts/basics";
-import { Chips, Select } from "../parts/fields";
+import { Chips, Select, Tabs } from "../parts/fields";
 import { Dialog, Menu } from "../parts/overlays";
 import { Pager } from "../parts/pager";
 import { LastRuns } from "../parts/spark";
@@ -19,9 +19,15 @@ import { Views } from "../parts/views";
 import { CopyDefinition, DeleteJob, PauseJob, PauseMany, ResumeJob, RunJob } from "./job-acts";
 import s from "./pages.module.css";
 
-export const FILTERS = ["status", "type", "tenant_id", "queue", "label", "name_prefix"] as const;
-const NAMES: Record<string, string> = { status: "status", type: "type", tenant_id: "tenant", queue: "queue", label: "label", name_prefix: "name begins with" };
+export const FILTERS = ["status", "late", "type", "tenant_id", "queue", "label", "name_prefix"] as const;
+const NAMES: Record<string, string> = { status: "status", late: "late", type: "type", tenant_id: "tenant", queue: "queue", label: "label", name_prefix: "name begins with" };
 const FIRST_COLUMNS = ["name", "schedule", "action", "next", "last", "state"];
+const ONCE_COLUMNS = ["name", "action", "next", "state", "updated"];
+const KINDS = [
+  { id: "", text: "All jobs" },
+  { id: "RECURRING", text: "Schedules" },
+  { id: "ONE_TIME", text: "One-time jobs" },
+];
 
 type Act = { what: "run" | "pause" | "resume" | "delete" | "copy"; job: Job; selected?: boolean };
 
@@ -39,6 +45,8 @@ export function Jobs() {
   const filtered = FILTERS.some((name) => filter[name]);
   const read = useApi<Page<Job>>("/api/v1/jobs", { ...filter, page_size: 50, page_token: params.get("after"), last_outcomes: 20 }, { keep: true, hold: selected.size > 0 || act !== null || many !== null });
   const rows = read.data?.items ?? [];
+  const total = useApi<JobTotal>("/api/v1/jobs", { ...filter, total: true, page_size: 1 }, { keep: true }).data?.total;
+  const kind = filter.type ?? "";
   useEffect(() => setSelected(new Set()), [params]);
   const columns = all(me?.tenant_id ?? null, (job) => (
     <Menu
@@ -54,7 +62,7 @@ export function Jobs() {
       ]}
     />
   ));
-  const wanted = chosen.jobs ?? [...FIRST_COLUMNS, ...(me?.tenant_id ? [] : ["tenant"])];
+  const wanted = chosen.jobs ?? [...(kind === "ONE_TIME" ? ONCE_COLUMNS : FIRST_COLUMNS), ...(me?.tenant_id ? [] : ["tenant"])];
   const shown = columns.filter((column) => column.kind === "menu" || column.id === "name" || wanted.includes(column.id));
   const someRows = rows.filter((job) => selected.has(job.job_id));
 
@@ -74,13 +82,14 @@ export function Jobs() {
           </>
         }
       />
+      <Tabs label="Kind of job" current={kind} items={KINDS.map((each) => ({ ...each, href: changed("/jobs", new URLSearchParams(params), { type: each.id || null, status: null, late: null, after: null }) }))} />
       <Filters params={params} set={(change) => setParams({ ...change, after: null })} />
       <Chips
-        chips={FILTERS.flatMap((name) => (filter[name] ? [{ name: NAMES[name] ?? name, value: filter[name] as string, remove: () => setParams({ [name]: null, after: null }) }] : []))}
+        chips={FILTERS.flatMap((name) => (filter[name] && name !== "type" ? [{ name: NAMES[name] ?? name, value: filter[name] as string, remove: () => setParams({ [name]: null, after: null }) }] : []))}
         clear={() => navigate("/jobs")}
       />
       <Panel flush label="Jobs">
-        {(selected.size > 0 || (filtered && can("create_operation") && !filter.type && !(filter.status && hasEnded({ status: filter.status })) && rows.length > 0)) && (
+        {(selected.size > 0 || (filtered && can("create_operation") && !filter.type && !filter.late && !(filter.status && hasEnded({ status: filter.status })) && rows.length > 0)) && (
           <div className={s.selection}>
             {selected.size > 0 ? (
               <>
@@ -140,7 +149,7 @@ export function Jobs() {
                     return true;
                   }}
                 />
-                <Pager page={page} size={50} noun="job" back={page.items.at(-1)?.created_at} />
+                <Pager page={page} size={50} noun="job" back={page.items.at(-1)?.created_at} total={total} />
               </>
             )
           }
@@ -168,6 +177,12 @@ function Acts({ act, jobs, close, done }: { act: Act; jobs: Job[]; close: () => 
   }
 }
 
+/** The statuses that jobs of this kind can have, in words. */
+function statusesOf(kind: string): [string, string][] {
+  const words = JOB_STATUSES.filter((status) => (kind === "RECURRING" ? SCHEDULE_STATUSES.includes(status) : kind !== "ONE_TIME" || status !== "ENDED")).map((status): [string, string] => [status, statusWord(status)]);
+  return kind === "RECURRING" ? words : [...words.slice(0, 2), ["LATE", "Late"], ...words.slice(2)];
+}
+
 function Filters({ params, set }: { params: URLSearchParams; set: (change: Record<string, string | null>) => void }) {
   const me = useMe();
   const tenants = useApi<Page<Tenant>>("/api/v1/tenants", { page_size: 200 }, { enabled: !me?.tenant_id });
@@ -190,8 +205,7 @@ function Filters({ params, set }: { params: URLSearchParams; set: (change: Recor
       }}
     >
       <input className={parts.input} aria-label="Name begins with" placeholder="Name begins with …" value={name} onChange={(event) => setName(event.target.value)} onBlur={() => name.trim() !== value("name_prefix") && set({ name_prefix: name.trim() || null })} />
-      <Select label="Status" value={value("status")} onChange={(status) => set({ status })} options={[["", "Any status"], ...JOB_STATUSES.map((status): [string, string] => [status, statusWord(status)])]} />
-      <Select label="Type" value={value("type")} onChange={(type) => set({ type })} options={[["", "Any type"], ["RECURRING", "Recurring"], ["ONE_TIME", "One-time"]]} />
+      <Select label="Status" value={value("late") ? "LATE" : value("status")} onChange={(status) => set(status === "LATE" ? { status: null, late: "true" } : { status, late: null })} options={[["", "Any status"], ...statusesOf(value("type"))]} />
       {!me?.tenant_id && <Select label="Tenant" value={value("tenant_id")} onChange={(tenant_id) => set({ tenant_id })} options={[["", "All tenants"], ...withCurrent((tenants.data?.items ?? []).map((tenant) => tenant.tenant_id), value("tenant_id")).map((each): [string, string] => [each, each])]} />}
       <Select label="Queue" value={value("queue")} onChange={(queue) => set({ queue })} options={[["", "All queues"], ...withCurrent((queues.data?.items ?? []).map((queue) => queue.queue), value("queue")).map((each): [string, string] => [each, each])]} />
       <input className={parts.input} aria-label="Label, as name:value" placeholder="team:billing" value={label} onChange={(event) => setLabel(event.target.value)} onBlur={() => label.trim() !== value("label") && set({ label: label.trim() || null })} />
@@ -208,6 +222,7 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       id: "name",
       title: "Name",
       first: true,
+      order: (job) => job.name,
       cell: (job) => (
         <Link className={parts.name} href={`/jobs/${job.job_id}`}>
           {job.name}
@@ -216,8 +231,8 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       ),
     },
     { id: "id", title: "Id", kind: "nowrap", cell: (job) => <code>{job.job_id}</code> },
-    { id: "tenant", title: "Tenant", cell: (job) => <Short text={job.tenant_id} /> },
-    { id: "queue", title: "Queue", cell: (job) => <Short text={job.queue} /> },
+    { id: "tenant", title: "Tenant", order: (job) => job.tenant_id, cell: (job) => <Short text={job.tenant_id} /> },
+    { id: "queue", title: "Queue", order: (job) => job.queue, cell: (job) => <Short text={job.queue} /> },
     { id: "priority", title: "Priority", cell: (job) => statusWord(job.priority) },
     { id: "type", title: "Type", cell: (job) => (job.type === "RECURRING" ? "Recurring" : "One-time") },
     {
@@ -238,6 +253,7 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
       id: "next",
       title: "Next run",
       kind: "nowrap",
+      order: (job) => (job.next_run_at ? Date.parse(job.next_run_at) : Infinity),
       cell: (job) =>
         job.next_run_at ? (
           <span>
@@ -255,6 +271,7 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
     {
       id: "state",
       title: "State",
+      order: (job) => JOB_STATUSES.indexOf(job.status),
       cell: (job) => (
         <span>
           <Status status={job.status} />
@@ -268,8 +285,8 @@ function all(tenant: string | null, menu: (job: Job) => React.ReactNode): Column
     },
     { id: "labels", title: "Labels", cell: (job) => Object.entries(job.labels ?? {}).map(([name, value]) => `${name}:${value}`).join(" ") || "–" },
     { id: "version", title: "Version", kind: "number", cell: (job) => job.version },
-    { id: "created", title: "Created", kind: "nowrap", cell: (job) => <Time at={job.created_at} /> },
-    { id: "updated", title: "Updated", kind: "nowrap", cell: (job) => <Time at={job.updated_at} /> },
+    { id: "created", title: "Created", kind: "nowrap", order: (job) => Date.parse(job.created_at), cell: (job) => <Time at={job.created_at} /> },
+    { id: "updated", title: "Updated", kind: "nowrap", order: (job) => Date.parse(job.updated_at), cell: (job) => <Time at={job.updated_at} /> },
     { id: "menu", title: "Actions", kind: "menu", cell: menu },
   ];
   return tenant === null ? columns : columns.filter((column) => column.id !== "tenant");

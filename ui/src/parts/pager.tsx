@@ -2,7 +2,7 @@
 import { Link, useLocation } from "wouter";
 
 import { changed, useParams } from "../lib/url";
-import { plural } from "../lib/words";
+import { counted, plural } from "../lib/words";
 import { ButtonLink, Time } from "./basics";
 import { TableFooter } from "./table";
 
@@ -12,10 +12,11 @@ interface Props {
   noun: string;
   back?: string; // the time of the last row
   many?: string;
+  total?: { count: number; at_least: boolean }; // of all that match
 }
 
 /** How many rows there are, how far back they go, and links to older ones. */
-export function Pager({ page, size, noun, many, back }: Props) {
+export function Pager({ page, size, noun, many, back, total }: Props) {
   const [params] = useParams();
   const [path] = useLocation();
   const next = page.next_page_token;
@@ -26,6 +27,7 @@ export function Pager({ page, size, noun, many, back }: Props) {
     <TableFooter>
       <span>
         {plural(page.items.length, noun, many)}
+        {total && total.count > page.items.length ? ` of ${counted(total.count, total.at_least)}` : ""}
         {short ? " found among the newest 10,000 that were examined" : next ? " on this page" : first ? "" : " on the last page"}
         {next && back ? (
           <>

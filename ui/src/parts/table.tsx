@@ -1,6 +1,6 @@
 // A table of rows from the server: selectable columns, cards on a phone, j and k to move between rows.
-import { ArrowDown } from "lucide-react";
-import { useEffect, useRef, type ReactNode } from "react";
+import { ArrowDown, ArrowUp } from "lucide-react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import { useLocation } from "wouter";
 
 import { typing } from "../lib/keys";
@@ -16,6 +16,7 @@ export interface Column<T> {
   unlabelled?: boolean; // on a card
   wide?: boolean; // not on a card
   newestFirst?: boolean; // the server orders the rows by it
+  order?: (row: T) => string | number; // by which the rows of this page can be sorted
 }
 
 interface Props<T> {
@@ -30,9 +31,17 @@ interface Props<T> {
   act?: (key: string, row: T) => boolean; // single letters on the current row
 }
 
-export function Table<T>({ label, columns, rows, keyOf, nameOf = keyOf, open, selected, select, act }: Props<T>) {
+export function Table<T>({ label, columns, rows: given, keyOf, nameOf = keyOf, open, selected, select, act }: Props<T>) {
   const body = useRef<HTMLTableSectionElement>(null);
   const [, navigate] = useLocation();
+  const [sorted, setSorted] = useState<{ id: string; down: boolean } | null>(null);
+  const order = columns.find((column) => column.id === sorted?.id)?.order;
+  const rows = order ? [...given].sort((a, b) => compare(order(a), order(b)) * (sorted?.down ? -1 : 1)) : given;
+
+  /** Ascending, then descending, then as the server ordered them. */
+  function sortBy(id: string) {
+    setSorted(sorted?.id !== id ? { id, down: false } : sorted.down ? null : { id, down: true });
+  }
 
   useEffect(() => {
     function move(event: KeyboardEvent) {
@@ -73,9 +82,18 @@ export function Table<T>({ label, columns, rows, keyOf, nameOf = keyOf, open, se
               </td>
             )}
             {columns.map((column) => (
-              <th key={column.id} scope="col" aria-sort={column.newestFirst ? "descending" : undefined} className={column.kind === "number" ? s.number : undefined}>
-                {column.kind === "menu" ? <span className="visually-hidden">{column.title}</span> : column.title}
-                {column.newestFirst && <ArrowDown size={12} aria-hidden className={s.sorted} />}
+              <th key={column.id} scope="col" aria-sort={sorted?.id === column.id ? (sorted.down ? "descending" : "ascending") : column.newestFirst && !sorted ? "descending" : undefined} className={column.kind === "number" ? s.number : undefined}>
+                {column.kind === "menu" ? (
+                  <span className="visually-hidden">{column.title}</span>
+                ) : column.order ? (
+                  <button type="button" className={s.sorter} title="Sort the rows of this page" onClick={() => sortBy(column.id)}>
+                    {column.title}
+                    {sorted?.id === column.id && (sorted.down ? <ArrowDown size={12} aria-hidden className={s.sorted} /> : <ArrowUp size={12} aria-hidden className={s.sorted} />)}
+                  </button>
+                ) : (
+                  column.title
+                )}
+                {column.newestFirst && !sorted && <ArrowDown size={12} aria-hidden className={s.sorted} />}
               </th>
             ))}
           </tr>
@@ -103,6 +121,10 @@ export function Table<T>({ label, columns, rows, keyOf, nameOf = keyOf, open, se
       </table>
     </div>
   );
+}
+
+function compare(a: string | number, b: string | number): number {
+  return typeof a === "string" && typeof b === "string" ? a.localeCompare(b) : Number(a) - Number(b) || 0;
 }
 
 export function TableFooter({ children }: { children: ReactNode }) {
