@@ -840,12 +840,25 @@ def _(s: Scene) -> Case:
 @case("the audit trail")
 def _(s: Scene) -> Case:
     # Each document may be looked for in every partition of the ledger: about 110 pages.
-    return listing(A["list_audit"], [NEWEST, 51, NEWEST], rows=200, buffers=7_000)
+    return listing(
+        A["list_audit"], [NEWEST, 51, NEWEST, LOOK, *[None] * 4], rows=200, buffers=7_000
+    )
 
 
 @case("the audit trail of a tenant")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit_of_tenant"], [NEWEST, 51, NEWEST, 1], rows=200, buffers=7_000)
+    return listing(
+        A["list_audit_of_tenant"],
+        [NEWEST, 51, NEWEST, LOOK, *[None] * 4, 1],
+        rows=200,
+        buffers=7_000,
+    )
+
+
+@case("the audit trail of an actor")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, NEWEST, 1_000, "nobody", "pause", s.now, None]
+    return listing(A["list_audit"], args, rows=1_200, buffers=7_000)
 
 
 @case("what a queue has")
@@ -1549,7 +1562,13 @@ def _(s: Scene) -> Case:
         """,
         [s.now],
     )
-    return listing(A["list_audit"], [NEWEST, 51, NEWEST], rows=200, buffers=5_000, before=[batch])
+    return listing(
+        A["list_audit"],
+        [NEWEST, 51, NEWEST, LOOK, *[None] * 4],
+        rows=200,
+        buffers=5_000,
+        before=[batch],
+    )
 
 
 @case("the audit trail of a job that was created among others")
@@ -1568,7 +1587,12 @@ def _(s: Scene) -> Case:
 
 @case("the audit trail of a tenant that has none")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit_of_tenant"], [NEWEST, 51, NEWEST, 20_000], rows=60, buffers=300)
+    return listing(
+        A["list_audit_of_tenant"],
+        [NEWEST, 51, NEWEST, LOOK, *[None] * 4, 20_000],
+        rows=60,
+        buffers=300,
+    )
 
 
 @case("tenants by name")

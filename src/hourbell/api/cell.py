@@ -16,18 +16,18 @@ from hourbell.api.answers import (
     render_resource,
 )
 from hourbell.api.queries import (
+    AuditQuery,
     ForecastMinuteQuery,
     ForecastQuery,
     PageQuery,
-    TenantPageQuery,
     TenantsQuery,
 )
 from hourbell.api.requests import (
     AnyRequest,
+    read_audit_filter,
     read_hours,
     read_minute,
     read_page_request,
-    read_tenant_page_request,
     read_tenants_query,
     read_write,
     refuse_query,
@@ -113,8 +113,8 @@ async def set_target(engine: EngineDep, request: AnyRequest, host: PathParam) ->
 
 
 async def list_audit(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
-    tenant_id, part = read_tenant_page_request(request)
-    page = await audit.list_audit(engine, tenant_id, part.page_size, part.page_token)
+    wanted, part = read_audit_filter(request)
+    page = await audit.list_audit(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_audit))
 
 
@@ -229,7 +229,7 @@ ROUTES = (
         handler=list_audit,
         access=OPERATE,
         summary="List changes and their actors, latest first",
-        query=TenantPageQuery,
+        query=AuditQuery,
         answers={200: "AuditPage"},
     ),
     Route(

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from litestar import Response
 
-from hourbell.api.answers import JSON, answer
-from hourbell.api.requests import AnyRequest, read_bare_write, read_write, refuse_query
+from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.queries import GroupsQuery
+from hourbell.api.requests import (
+    AnyRequest,
+    read_bare_write,
+    read_groups_query,
+    read_write,
+    refuse_query,
+)
 from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.engine.operations import execution_groups
 from hourbell.engine.operations.execution_groups import render_group
@@ -21,6 +28,14 @@ async def create_group(engine: EngineDep, request: AnyRequest) -> Response[bytes
     group = await execution_groups.create_group(engine, document, write)
     path = f"{GROUPS}/{group_text(group.group_id)}"
     return answer(render_group(group), 201, {"Location": path})
+
+
+async def list_groups(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    tenant, state, part = read_groups_query(request)
+    page = await execution_groups.list_groups(
+        engine, tenant, state, part.page_size, part.page_token
+    )
+    return answer(render_page(page, render_group))
 
 
 async def get_group(engine: EngineDep, request: AnyRequest, group_id: PathParam) -> Response[bytes]:
@@ -57,6 +72,15 @@ ROUTES = (
         body="NewGroup",
         media_types=(JSON,),
         answers={201: "Group"},
+    ),
+    Route(
+        method="GET",
+        path=GROUPS,
+        handler=list_groups,
+        access=READ,
+        summary="List groups, newest first",
+        query=GroupsQuery,
+        answers={200: "GroupPage"},
     ),
     Route(
         method="GET",

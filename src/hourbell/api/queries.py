@@ -25,6 +25,7 @@ from hourbell.documents.kinds import (
     choice_of,
 )
 from hourbell.documents.problems import Problems
+from hourbell.engine.operations.execution_groups import GroupState
 from hourbell.engine.views.activity import DEFAULT_WINDOW, WINDOWS
 from hourbell.engine.views.forecast import DEFAULT_HOURS, MAX_HOURS
 from hourbell.engine.views.job_details import MAX_LAST_OUTCOMES
@@ -38,6 +39,7 @@ DEFAULT_NEXT_RUNS = 10
 MAX_TOPICS = 20  # per stream
 
 
+MAX_ACTOR = 200
 S = TypeVar("S", bound=StrEnum)
 
 
@@ -140,6 +142,20 @@ class ExecutionsQuery(_AnyExecutions, TenantQuery):
 
 class JobExecutionsQuery(_AnyExecutions):
     expand = Field(Choice({"missed": True}))
+
+
+class AuditQuery(TenantPageQuery):
+    actor = Field(Line(MAX_ACTOR), description="The name of the key, as in the entries.")
+    operation = Field(Label(), description="Such as pause or delete.")
+    at_from = Field(Instant(), name="from")
+    at_to = Field(Instant(), name="to", description="Exclusive.")
+
+
+class GroupsQuery(TenantPageQuery):
+    state = Field(
+        Choice({state.value: state for state in GroupState}),
+        description="OPEN: members can be added; CLOSED: members run; ENDED: all have ended.",
+    )
 
 
 class DeadLettersQuery(DeadLetterFilterDocument, PageQuery):

@@ -26,6 +26,7 @@ from hourbell.api.errors import (
     UnsupportedMediaType,
 )
 from hourbell.api.queries import (
+    AuditQuery,
     DeadLetterGroupsQuery,
     DeadLettersQuery,
     DeletionQuery,
@@ -33,6 +34,7 @@ from hourbell.api.queries import (
     ExecutionsQuery,
     ForecastMinuteQuery,
     ForecastQuery,
+    GroupsQuery,
     JobExecutionsQuery,
     JobsQuery,
     LastOutcomesQuery,
@@ -54,6 +56,8 @@ from hourbell.documents.fields import Document
 from hourbell.documents.kinds import Integer
 from hourbell.documents.problems import Problems, shown_key
 from hourbell.engine.life.create import MAX_BATCH_ITEMS
+from hourbell.engine.operations.audit import AuditFilter
+from hourbell.engine.operations.execution_groups import GroupState
 from hourbell.engine.operations.idempotency import Write, fingerprint
 from hourbell.engine.views.executions import ExecutionFilter
 from hourbell.engine.views.jobs import JobFilter
@@ -304,6 +308,25 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, bool, PageRequ
         label=query.label,
     )
     return wanted, query.last_outcomes, query.total, _page_request(query)
+
+
+def read_audit_filter(request: AnyRequest) -> tuple[AuditFilter, PageRequest]:
+    """The query parameters of the audit list."""
+    query = _query(request, AuditQuery)
+    wanted = AuditFilter(
+        tenant_id=query.tenant_id,
+        actor=query.actor,
+        operation=query.operation,
+        since=query.at_from,
+        until=query.at_to,
+    )
+    return wanted, _page_request(query)
+
+
+def read_groups_query(request: AnyRequest) -> tuple[str | None, GroupState | None, PageRequest]:
+    """The query parameters of the list of groups: the tenant, and the state."""
+    query = _query(request, GroupsQuery)
+    return query.tenant_id, query.state, _page_request(query)
 
 
 def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:

@@ -244,6 +244,7 @@ def _responses() -> dict[str, Schema]:
             }
         ),
         "SecretPage": _page("Secret"),
+        "GroupPage": _page("Group"),
         "Group": response_object_of(
             {
                 "group_id": {"type": "string", "pattern": f"^grp_{ID}$"},

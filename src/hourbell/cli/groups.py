@@ -8,14 +8,60 @@ from collections.abc import Sequence
 import click
 
 from hourbell.cli.exit_codes import USAGE
-from hourbell.cli.output import counted, instant_text, print_fields, print_json, say
-from hourbell.cli.remote import Session, fail, remote
+from hourbell.cli.output import (
+    Column,
+    counted,
+    instant_text,
+    print_fields,
+    print_json,
+    print_list,
+    say,
+)
+from hourbell.cli.remote import Session, fail, limit_options, limited, remote
 from hourbell.client import Group
 
 
 @click.group("groups")
 def groups_command() -> None:
     """Manage groups: one callback when many executions have ended."""
+
+
+_COLUMNS = (
+    Column("GROUP"),
+    Column("NAME", shrinks_to=12),
+    Column("STATE"),
+    Column("MEMBERS", right=True),
+    Column("ENDED", right=True),
+    Column("CREATED", optional=True),
+    Column("TENANT", shrinks_to=8, optional=True),
+)
+
+
+@groups_command.command("list")
+@click.option("--tenant")
+@click.option("--state", type=click.Choice(["OPEN", "CLOSED", "ENDED"], case_sensitive=False))
+@limit_options
+@remote
+def list_command(
+    session: Session, tenant: str | None, state: str | None, limit: int, everything: bool
+) -> None:
+    """List groups, newest first."""
+    groups = session.client.groups.each(tenant_id=tenant, state=state)
+    found = limited(groups, limit, everything)
+    print_list(session.as_json, found, _COLUMNS, _cells, "No groups found.")
+
+
+def _cells(group: Group) -> Sequence[str]:
+    closed = "OPEN" if group.closed_at is None else "CLOSED"
+    return (
+        group.group_id,
+        group.name,
+        closed if group.ended_at is None else "ENDED",
+        f"{group.members:,}",
+        f"{sum(group.ended.values()):,}",
+        instant_text(group.created_at) or "-",
+        group.tenant_id,
+    )
 
 
 @groups_command.command("create")

@@ -931,6 +931,26 @@ class Groups(Part[R]):
         return Call(method="POST", path=_GROUPS, answer=v.Group, body=_given(document))
 
     @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        state: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Group]]:
+        """One page of groups, newest first; a state is OPEN, CLOSED or ENDED."""
+        query = {
+            "tenant_id": tenant_id,
+            "state": state,
+            "page_size": page_size,
+            "page_token": page_token,
+        }
+        return Call(method="GET", path=_GROUPS, answer=v.Page[v.Group], query=query)
+
+    each = Items(list)
+
+    @Method
     def get(self, group_id: str) -> Call[v.Group]:
         """Read a group."""
         return _named("GET", _GROUP, {"group_id": group_id}, v.Group)
@@ -1024,11 +1044,23 @@ class Cell(Part[R]):
         self,
         *,
         tenant_id: str | None = None,
+        actor: str | None = None,
+        operation: str | None = None,
+        at_from: datetime | None = None,
+        at_to: datetime | None = None,
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.AuditEntry]]:
         """One page of all changes and their actors, latest first."""
-        query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
+        query = {
+            "tenant_id": tenant_id,
+            "actor": actor,
+            "operation": operation,
+            "from": at_from,
+            "to": at_to,
+            "page_size": page_size,
+            "page_token": page_token,
+        }
         return Call(method="GET", path=f"{_API}/audit", answer=v.Page[v.AuditEntry], query=query)
 
     each_audit = Items(audit)

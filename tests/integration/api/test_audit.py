@@ -2,13 +2,14 @@
 
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from hourbell.dispatch import SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.audit import list_audit, list_job_audit
+from hourbell.engine.operations.audit import AuditFilter, list_audit, list_job_audit
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.ids import parse_job_id
 from integration.api.client import Client, one_time, recurring
@@ -152,7 +153,7 @@ async def test_within_a_scope_there_is_one_trail(api: Client, engine: Engine):
     scoped = engine.scoped_to("mine")
     assert [entry.tenant_id for entry in (await list_audit(scoped)).items] == ["mine"]
     with pytest.raises(Forbidden):
-        await list_audit(scoped, "theirs")
+        await list_audit(scoped, AuditFilter(tenant_id="theirs"))
     assert len((await list_job_audit(scoped, parse_job_id(mine["job_id"]))).items) == 1
     with pytest.raises(NotFound):
         await list_job_audit(scoped, parse_job_id(theirs["job_id"]))
@@ -161,3 +162,34 @@ async def test_within_a_scope_there_is_one_trail(api: Client, engine: Engine):
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):
     answer = await api.get("/api/v1/jobs/job_0ahr000000000/audit")
     assert answer.is_problem(404, "not_found")
+
+
+async def test_the_trail_is_filtered_by_actor_operation_and_time(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hourbell.engine.operations.audit.MAX_SCANNED_ROWS", 3)
+    monkeypatch.setattr("hourbell.engine.views.pages.MAX_SCANNED_ROWS", 3)
+    batch = [one_time(name=f"n{number}") for number in range(5)]
+    assert (await api.post("/api/v1/jobs/batch", batch)).status == 200
+    paused = await api.created(recurring())
+    await api.post(paused["path"] + "/pause")
+    for _ in range(4):
+        await api.created(one_time())
+
+    async def operations(query: str) -> list[str]:
+        for_tenant = [
+            entry["operation"] for entry in await api.pages(f"{AUDIT}?{query}&tenant_id=default")
+        ]
+        found = [entry["operation"] for entry in await api.pages(f"{AUDIT}?{query}")]
+        assert found == for_tenant
+        return found
+
+    assert await operations("page_size=2") == ["create"] * 4 + ["pause"] + ["create"] * 6
+    assert await operations("operation=pause") == ["pause"]
+    assert await operations("operation=create&page_size=2") == ["create"] * 10
+    assert await operations("actor=anonymous&operation=pause") == ["pause"]
+    assert await operations("actor=olga") == []
+    (entry,) = await api.pages(f"{AUDIT}?operation=pause")
+    at = quote(entry["at"])
+    assert await operations(f"from={at}") == ["create"] * 4 + ["pause"]
+    assert await operations(f"to={at}") == ["create"] * 6

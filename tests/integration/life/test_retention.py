@@ -10,7 +10,7 @@ from hourbell.dispatch import DEAD, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life import retain
 from hourbell.engine.life.retain import run_housekeeping
-from hourbell.engine.operations.audit import list_audit
+from hourbell.engine.operations.audit import AuditFilter, list_audit
 from hourbell.engine.operations.dead_letters import get_dead_letter, replay_dead_letter
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
@@ -131,7 +131,9 @@ async def test_the_audit_trail_is_kept_as_long_as_the_tenant_or_the_cell_says(ke
     seen = ((20, TENANTS), (22, ("usual", "long")), (91, ("long",)), (151, ()))
     for days, tenants in seen:
         await house_kept(kept, days)
-        entries = [len((await list_audit(kept, tenant)).items) for tenant in TENANTS]
+        entries = [
+            len((await list_audit(kept, AuditFilter(tenant_id=tenant))).items) for tenant in TENANTS
+        ]
         assert {name for name, n in zip(TENANTS, entries, strict=True) if n} == set(tenants)
 
 

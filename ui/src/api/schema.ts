@@ -1603,6 +1603,10 @@ export interface components {
             items: components["schemas"]["Secret"][];
             next_page_token: string | null;
         };
+        GroupPage: {
+            items: components["schemas"]["Group"][];
+            next_page_token: string | null;
+        };
         Group: {
             group_id: string;
             tenant_id: string;

@@ -18,10 +18,13 @@ from hourbell.engine.core import Engine
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Page,
     first_rows,
+    page_of,
+    page_source,
     read_token,
     walk,
 )
@@ -43,17 +46,35 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     after: Any
 
 
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which changes to list; None: no restriction."""
+
+    tenant_id: str | None = None
+    actor: str | None = None
+    operation: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None  # exclusive
+
+
 async def list_audit(
-    engine: Engine, tenant_id: str | None = None, page_size: int = 50, token: str | None = None
+    engine: Engine,
+    wanted: AuditFilter = AuditFilter(),  # noqa: B008 - frozen
+    page_size: int = 50,
+    token: str | None = None,
 ) -> Page:
-    """All changes, newest first."""
-    tenant = await tenant_wanted(engine, tenant_id)
+    """All changes, newest first. A page looks at a bounded number of entries."""
+    tenant = await tenant_wanted(engine, wanted.tenant_id)
     if tenant == NO_TENANT:
         return Page([], None)
     before, place = _position(token)
+    size = min(page_size, MAX_PAGE_SIZE)
+    which = (wanted.actor, wanted.operation, wanted.since, wanted.until)
+    args = (before, size + 1, place, MAX_SCANNED_ROWS, *which)
     if tenant is None:
-        return await _list(engine, "list_audit", page_size, before, place)
-    return await _list(engine, "list_audit_of_tenant", page_size, before, place, tenant)
+        rows = await walk(engine, _Q["list_audit"], *args)
+    else:
+        rows = await walk(engine, _Q["list_audit_of_tenant"], *args, tenant)
+    return page_of([page_source(rows, size + 1, _place, _entry)], size)
 
 
 async def list_job_audit(
@@ -76,7 +97,12 @@ def _position(token: str | None) -> tuple[int, int]:
 async def _list(engine: Engine, statement: str, page_size: int, before: int, *of: int) -> Page:
     size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], before, size + 1, *of)
-    return first_rows(rows, size, _entry, lambda row: (row["id"], row["place"]))
+    return first_rows(rows, size, _entry, _place)
+
+
+def _place(row: asyncpg.Record) -> tuple[int, int]:
+    """The position of an entry in a list: its row, and the place among the jobs of that."""
+    return row["id"], row["place"]
 
 
 def _entry(row: asyncpg.Record) -> AuditEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import asyncpg
@@ -19,6 +20,19 @@ from hourbell.engine.operations.idempotency import (
     Write,
     insert_audit_row,
 )
+from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
+from hourbell.engine.views.pages import (
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
+    NEWEST,
+    Id,
+    Page,
+    by_id,
+    page_of,
+    page_source,
+    read_token,
+    walk,
+)
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.ids import execution_text, group_text
 from hourbell.model.instants import format_instant
@@ -32,6 +46,14 @@ _MAX_NAMED = 10  # unknown executions that an error names
 
 _Q = queries("execution_groups")
 _FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
+
+
+class GroupState(StrEnum):
+    """How far a group is."""
+
+    OPEN = "OPEN"  # members can be added
+    CLOSED = "CLOSED"  # not all members have ended
+    ENDED = "ENDED"
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +156,24 @@ async def close_group(engine: Engine, group_id: int, write: Write) -> Group:
                 connection, write, now, tenant, None, "close_group", None, _details(group_id)
             )
     return writing.answer
+
+
+async def list_groups(
+    engine: Engine,
+    tenant_id: str | None = None,
+    state: GroupState | None = None,
+    page_size: int = 50,
+    token: str | None = None,
+) -> Page:
+    """Groups, newest first. A page looks at a bounded number of them."""
+    before = NEWEST if token is None else read_token(token, Id)
+    tenant = await tenant_wanted(engine, tenant_id)
+    if tenant == NO_TENANT:
+        return Page([], None)
+    size = min(page_size, MAX_PAGE_SIZE)
+    args = (before, size + 1, MAX_SCANNED_ROWS, tenant, state)
+    rows = await walk(engine, _Q["list_groups"], *args)
+    return page_of([page_source(rows, size + 1, by_id, _group)], size)
 
 
 async def get_group(engine: Engine, group_id: int) -> Group:

@@ -8,6 +8,18 @@ select g.*, g.options::json ->> 'task' as task,
   (select name from hourbell.tenants as t where t.id = g.tenant) as tenant_name
 from hourbell.execution_groups as g where g.id = any ($1)
 
+-- name: list_groups
+-- Newest first, before $1, among $3: the first $2 of the tenant $4 and in the state $5, each of which may be null.
+select g.*, g.options::json ->> 'task' as task,
+  (select name from hourbell.tenants as t where t.id = g.tenant) as tenant_name
+from (
+  select g.*, row_number() over (order by g.id desc) as pos,
+    ($4::int is null or g.tenant = $4) and ($5::text is null or $5 = case
+      when g.ended_at is not null then 'ENDED' when g.closed_at is not null then 'CLOSED' else 'OPEN' end) as wanted
+  from (select * from hourbell.execution_groups where id < $1 order by id desc limit $3) as g) as g
+where g.wanted or g.pos = $3
+order by g.id desc limit $2
+
 -- name: lock_group
 -- A group that no other transaction closes meanwhile.
 select * from hourbell.execution_groups where id = $1 for update
