@@ -5,17 +5,21 @@ a copy of a root that mmdebstrap makes, which holds what the image `debian:13-sl
 the network.
 """
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-SUITES = {"debian:13-slim": "trixie"}
+import psutil
+
+SUITES = {"debian:13-slim": "trixie", "debian:12-slim": "bookworm"}
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 900
 _BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -97,6 +101,48 @@ def command_in(
 
 def _assignments(env: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in ({"PATH": _USUAL_PATH} | dict(env)).items()]
+
+
+@contextlib.contextmanager
+def booted(root: Path, shared: Mapping[Path, str]) -> Iterator[Callable[..., str]]:
+    """Boot the systemd of a root as process 1, in the network of this machine; yields what runs a command in it.
+
+    `shared` are folders of this machine, with their places inside.
+    """
+    (root / "etc" / "machine-id").unlink(missing_ok=True)  # it makes one when it boots
+    binds = [f"--bind={folder}:{place}" for folder, place in shared.items()]
+    own = ["--register=no", "--keep-unit", "--console=passive", f"--machine=hb{os.getpid()}"]
+    process = subprocess.Popen(
+        ["systemd-nspawn", "--quiet", "--boot", f"--directory={root}", *own, *binds],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def run(*command: str, check: bool = True) -> str:
+        (first,) = psutil.Process(process.pid).children()
+        inside = ["nsenter", f"--target={first.pid}", "--all", *command]
+        done = subprocess.run(inside, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def is_up() -> bool:
+        assert process.poll() is None, "systemd-nspawn has ended"
+        if not psutil.Process(process.pid).children():
+            return False
+        return run("systemctl", "is-system-running", check=False) in ("running", "degraded")
+
+    try:
+        deadline = time.monotonic() + 60
+        while not is_up():
+            assert time.monotonic() < deadline, "systemd did not boot"
+            time.sleep(0.1)
+        yield run
+        run("systemctl", "poweroff", check=False)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Instruction(NamedTuple):

@@ -1,6 +1,6 @@
 """The Dockerfile, the unit and the README in empty Debian roots: `make deploy-test`, as root on a machine with a network.
 
-Takes about five minutes, and is no part of `make test`.
+Takes about six minutes, and is no part of `make test`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 import services
-from deployment.debian import Image, build, command_in, make_root, network
+from deployment.debian import Image, booted, build, command_in, make_root, network
 from hourbell import __version__
 from ports import free_port
 from readme import Newcomer, follow
@@ -38,8 +38,9 @@ NEWCOMER = 1000
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("mmdebstrap") is None:
-        pytest.skip("mmdebstrap is not installed. As root: apt-get install mmdebstrap")
+    for program, package in (("mmdebstrap", "mmdebstrap"), ("systemd-nspawn", "systemd-container")):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed. As root: apt-get install {package}")
     # Users in the roots pass through it.
     made = tmp_path_factory.mktemp("debian")
     for each in (made, *made.parents[:3]):
@@ -271,6 +272,76 @@ def test_a_container_that_is_stopped_while_it_starts_ends_at_once(cell: Cell) ->
     began = time.monotonic()
     container.stop()
     assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def machine(folder: Path, wheel: Path) -> Path:
+    """An empty Debian 12 with systemd, and Hourbell as the first lines of the unit install it."""
+    root = folder / "machine"
+    make_root("debian:12-slim", root, ("systemd-sysv", "dbus", "python3-venv", "ca-certificates"))
+    unit = ROOT / "deploy" / "systemd" / "hourbell@.service"
+    shutil.copytree(unit.parent, root / "systemd")
+    shutil.copy(wheel, root / "systemd")
+    lines = re.findall(r"^#   (.*)$", unit.read_text(), re.MULTILINE)
+    *install, enable = [
+        line.partition("    #")[0].replace(" && systemctl daemon-reload", "") for line in lines
+    ]
+    assert enable == "systemctl enable --now hourbell@api hourbell@scheduler hourbell@worker"
+    for line in install:
+        command = command_in(
+            root,
+            ["sh", "-c", line],
+            env=network() | {"PIP_FIND_LINKS": "/systemd"},
+            directory="/systemd",
+        )
+        subprocess.run(command, check=True)
+    return root
+
+
+def test_systemd_starts_restarts_and_drains_what_the_unit_describes(
+    machine: Path, postgres: Server, target: Target
+) -> None:
+    ports = {role: free_port() for role in ("api", "scheduler", "worker")}
+    settings = machine / "etc" / "hourbell"
+    common = settings / "hourbell.env"
+    inside = postgres.dsn.replace(str(postgres.sockets), "/srv/postgres")
+    written, found = re.subn(
+        r"(?m)^(HOURBELL_DATABASE_URL)=.*", rf"\1={inside}", common.read_text()
+    )
+    assert found == 1
+    common.write_text(written + f"HOURBELL_EGRESS_ALLOW=127.0.0.1:{target.server_port}\n")
+    for role, port in ports.items():
+        (settings / f"{role}.env").write_text(f"HOURBELL_PORT={port}\n")
+
+    with booted(machine, {postgres.sockets: "/srv/postgres"}) as run:
+        units = [f"hourbell@{role}" for role in ports]
+        run("systemctl", "enable", "--now", *units)  # each of them migrates
+        for port in ports.values():
+            eventually(lambda at=port: is_ready(at))
+        shown = dict(
+            line.split("=", 1)
+            for line in run("systemctl", "show", units[2], "-p", "MemoryMax,TasksMax").splitlines()
+        )
+        assert shown == {"MemoryMax": str(1024**3), "TasksMax": "512"}
+        first = int(run("systemctl", "show", units[2], "-p", "MainPID", "--value"))
+        status = run("cat", f"/proc/{first}/status")
+        assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
+        assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
+        assert not re.search(r"^Uid:\t0\b", status, re.MULTILINE)
+
+        job = asked(ports["api"], "/api/v1/jobs", None, webhook_to(target))["job_id"]
+        assert target.received.wait(READY_SECONDS)
+        threading.Timer(1.0, target.may_answer.set).start()
+        began = time.monotonic()
+        run("systemctl", "stop", units[2])
+        assert time.monotonic() - began < DRAIN_SECONDS / 2
+        result = run("systemctl", "show", units[2], "-p", "Result,ExecMainStatus")
+        assert set(result.splitlines()) == {"Result=success", "ExecMainStatus=0"}
+        assert status_of(ports["api"], None, job) == "SUCCEEDED"
+
+        run("systemctl", "kill", "--signal=KILL", units[0])
+        eventually(lambda: run("systemctl", "show", units[0], "-p", "NRestarts", "--value") == "1")
+        eventually(lambda: is_ready(ports["api"]))
 
 
 def test_the_readme_works_in_an_empty_debian(folder: Path, base: Path, wheel: Path) -> None:
