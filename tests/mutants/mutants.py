@@ -48,6 +48,7 @@ class Mutant(msgspec.Struct, frozen=True):
 ADMIT = "src/hourbell/store/functions/admit.sql"
 CLAIM = "src/hourbell/store/functions/claim.sql"
 ISOLATION = "src/hourbell/store/functions/isolation.sql"
+CHANGE_PY = "src/hourbell/engine/operations/change.py"
 JOIN = "src/hourbell/store/functions/join.sql"
 LEADERSHIP = "src/hourbell/store/functions/leadership.sql"
 BLOCKERS = "src/hourbell/store/functions/blockers.sql"
@@ -92,6 +93,8 @@ _LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
 FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
 FAIRNESS_TEST = f"{_LIFE}/test_fairness.py"
+FAILING_PLANS_TEST = "tests/integration/life/test_failing_plans.py"
+UNREADABLE_TEST = "tests/integration/api/test_unreadable_jobs.py"
 FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
 HERDS_TEST = "tests/integration/life/test_herds.py"
@@ -1598,6 +1601,22 @@ MUTANTS = [
             f"{FAN_OUT_TEST}::test_a_join_left_over_from_before_an_outage_completes_during_the_late_fire",
         ),
         "What a join has produced no open fire produces again.",
+    ),
+    Mutant(
+        "had_again_by_a_second_join",
+        JOIN,
+        "where (m.version > 1 or m.rejoins) and not isempty(had);",
+        "where m.version > 1 and not isempty(had);",
+        (f"{FAILING_PLANS_TEST}::test_a_member_that_joins_again_gets_nothing_twice",),
+        "A member on which planning has failed gets nothing twice when it joins again.",
+    ),
+    Mutant(
+        "stand_ins_stored",
+        CHANGE_PY,
+        "require_readable(job, set(job.unreadable) - changes.changed)",
+        "require_readable(job, ())",
+        (f"{UNREADABLE_TEST}::test_an_update_must_replace_all_that_cannot_be_read",),
+        "What a newer version has stored is never replaced by a default because it cannot be read.",
     ),
     Mutant(
         "run_again_by_an_update",

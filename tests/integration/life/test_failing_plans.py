@@ -95,6 +95,23 @@ async def test_a_fire_continues_without_a_member_on_which_it_fails(still: Engine
     await check_sound(still)
 
 
+async def test_a_member_that_joins_again_gets_nothing_twice(still: Engine) -> None:
+    job_id = (await create(still, recurring(misfire_policy="all"))).job_id
+    for moment in ("10:01:30", "10:02:30"):
+        await plan_all(still, await travel(still, at(moment)))
+        await run_all(still)
+    before = await times(still, job_id)
+    assert len(before) == 3
+    # Planning has failed on its first run, after it had got the later ones.
+    await still.database.value(
+        "update hourbell.memberships set joined_through = null, rejoins = true, active_since = $1",
+        at("10:00:30"),
+    )
+    await complete_joins(still, await travel(still, at("10:03")))
+    assert await times(still, job_id) == before
+    await check_sound(still)
+
+
 async def test_a_join_that_fails_delays_no_other(still: Engine) -> None:
     first = (await create(still, recurring())).job_id
     await plan_all(still)
