@@ -88,6 +88,16 @@ class Reason(StrEnum):
     DELETED = "deleted"  # or deleted before it was claimed
 
 
+def stored_reason(stored: str) -> Reason:
+    """The reason of a stored outcome. One that only a newer version knows is shown as it is."""
+    try:
+        return Reason(stored)
+    except ValueError:
+        unknown = str.__new__(Reason, stored)
+        unknown._name_ = unknown._value_ = stored
+        return unknown
+
+
 _S = ExecutionStatus
 
 FATES = frozenset({_S.SUCCEEDED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED})

@@ -2,11 +2,22 @@
 
 from structlog.testing import capture_logs
 
+from hourbell.dispatch import DEAD, Settlement
+from hourbell.documents.dead_letters import DeadLetterFilter
 from hourbell.engine.core import Engine
-from hourbell.engine.views.executions import get_execution
+from hourbell.engine.operations.dead_letters import list_dead_letters
+from hourbell.engine.views.executions import (
+    ExecutionFilter,
+    get_execution,
+    list_executions,
+    search_executions,
+)
+from hourbell.engine.views.explain import explain_execution, explain_job
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import execution_text, job_text
 from integration.life.support import (
+    Hand,
+    admit_all,
     create,
     eventually,
     fates,
@@ -35,3 +46,23 @@ async def test_a_job_that_a_worker_cannot_read_waits_for_one_that_can(engine: En
     assert (execution.status, execution.attempt) == (ExecutionStatus.QUEUED, 0)
     (line,) = [line for line in logs if line["event"] == "job cannot be read"]
     assert (line["execution_id"], line["job_id"]) == (execution_text(bad), job_text(bad))
+
+
+async def test_an_outcome_with_a_reason_of_a_newer_version_is_shown_with_it(engine: Engine) -> None:
+    job = await create(engine, one_time("no", retry_policy={"max_retries": 0}))
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    (one,) = await hand.claim()
+    dead = Settlement(one.execution_id, one.fence, DEAD, 0, 1, None, "retries_exhausted", "bad")
+    assert not await hand.dispatch.settle(hand.session, [dead])
+    for table in ("outcomes", "dead_letters"):
+        await engine.database.value(f"update hourbell.{table} set reason = 'full_moon'")  # noqa: S608
+    for execution in (
+        await get_execution(engine, job.job_id),
+        *(await search_executions(engine, ExecutionFilter())).items,
+        *(await list_executions(engine, job.job_id)).items,
+        *(await list_dead_letters(engine, DeadLetterFilter())).items,
+    ):
+        assert execution.reason == "full_moon"
+    assert "full_moon" in (await explain_execution(engine, job.job_id)).message
+    assert "full_moon" in (await explain_job(engine, job.job_id)).message

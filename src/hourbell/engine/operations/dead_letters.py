@@ -48,7 +48,7 @@ from hourbell.engine.views.pages import (
     walk,
 )
 from hourbell.model.errors import Busy, Conflict, DuplicateJob, NotFound
-from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason, stored_reason
 from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import UNREADABLE_ERRORS, JobStatus, NewJob, decode_job
@@ -170,7 +170,7 @@ def _position(row: asyncpg.Record) -> tuple[datetime, int]:
 def _dead_letter(row: asyncpg.Record) -> DeadLetter:
     """A row of a list, or of a dead letter with its whole history."""
     spec = row.get("job_spec") or row.get("spec")
-    kind, target, reason = row["kind"], row["target"], Reason(row["reason"])
+    kind, target, reason = row["kind"], row["target"], stored_reason(row["reason"])
     return DeadLetter(
         execution_id=row["id"],
         job_id=row["job"] or row["id"],

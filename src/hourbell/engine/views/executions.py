@@ -30,7 +30,14 @@ from hourbell.engine.views.pages import (
 )
 from hourbell.engine.views.waiting_for import with_waiting_for
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Origin, Reason
+from hourbell.model.executions import (
+    Attempt,
+    Execution,
+    ExecutionStatus,
+    Origin,
+    Reason,
+    stored_reason,
+)
 from hourbell.model.ids import created_at, execution_text, first_id_at
 from hourbell.model.jobs import Job
 from hourbell.model.schedules import Once
@@ -252,7 +259,7 @@ def _ended(row: asyncpg.Record, with_attempts: bool) -> Execution:
     return Execution(
         **_common(row, attempts),
         status=status,
-        reason=None if row["reason"] is None else Reason(row["reason"]),
+        reason=None if row["reason"] is None else stored_reason(row["reason"]),
         finished_at=row["finished_at"],
         attempt=attempt,
         fence=row["end_fence"] or None,

@@ -11,7 +11,7 @@ import msgspec
 from hourbell.engine.codes import FATES, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.views.pages import walk
-from hourbell.model.executions import ExecutionStatus, Reason
+from hourbell.model.executions import ExecutionStatus, Reason, stored_reason
 from hourbell.model.jobs import Job, JobStatus
 from hourbell.store.queries import queries
 
@@ -94,5 +94,5 @@ def _outcome(row: asyncpg.Record) -> LastOutcome:
         execution_id=row["id"],
         scheduled_for=row["occurrence"],
         status=ExecutionStatus(row["status"]) if fate is None else FATES[fate],
-        reason=None if reason is None else Reason(reason),
+        reason=None if reason is None else stored_reason(reason),
     )
