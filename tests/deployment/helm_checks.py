@@ -79,7 +79,7 @@ def test_the_worker_of_an_app_has_its_image_and_its_time_to_drain(
     (container,) = pod["containers"]
     assert container["image"] == "registry.example.com/shop:42"
     assert container["args"][:2] == ["worker", "shop:app"]
-    assert container["env"] == [{"name": "HOURBELL_EGRESS_ALLOW", "value": "10.0.0.0/8"}]
+    assert {"name": "HOURBELL_EGRESS_ALLOW", "value": "10.0.0.0/8"} in container["env"]
     assert pod["terminationGracePeriodSeconds"] == 150
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
 

@@ -4,6 +4,7 @@ debian_checks.py runs the image's build in an empty Debian root, and helm_checks
 """
 
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import services
 from deployment.debian import instructions
 from hourbell import __version__
 from hourbell.cli.main import main
+from hourbell.security.sealing import KeyRing
 from hourbell.settings import from_environment
 from hourbell.worker.runtime import _STOP_SECONDS
 from hourbell.worker.settings import WorkerSettings
@@ -222,13 +224,51 @@ def test_all_settings_are_known_and_valid() -> None:
     lines = re.findall(r"^(HOURBELL_\w+)=(.*)$", "\n".join(texts), re.MULTILINE)
     assert lines
     given = [dict([line]) for line in lines]
-    given += [one["environment"] for one in compose().values()]
     image = dict(instructions(DOCKERFILE.read_text()))["ENV"]
     given.append(dict(re.findall(r"(HOURBELL_\w+)=(\S+)", image)))
     for variables in given:
-        # Compose fills in what is in braces.
-        values = {name: re.sub(r"\$\{.*?\}", "", value) for name, value in variables.items()}
-        from_environment(values)
+        from_environment(variables)
+
+
+@pytest.mark.parametrize("text", ["compose.yaml", "README.md"])
+def test_the_secrets_that_the_commands_make_are_those_that_are_read(
+    text: str, tmp_path: Path
+) -> None:
+    page = (DEPLOY / text).read_text()
+    if text == "compose.yaml":
+        lines = [
+            line for line in re.findall(r"^#   (.*)$", page, re.MULTILINE) if "docker" not in line
+        ]
+    else:
+        (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        lines = block.splitlines()
+    subprocess.run(["sh", "-euc", "\n".join(lines)], cwd=tmp_path, check=True)
+    folder = tmp_path / "secrets"
+    environments = [
+        {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        for pod in pods().values()
+    ]
+    mounted = "/run/hourbell"
+    if text == "compose.yaml":
+        environments, mounted = [one["environment"] for one in compose().values()], "/run/secrets"
+        declared = yaml.safe_load(page)["secrets"]
+        assert declared == {
+            path.name: {"file": f"secrets/{path.name}"} for path in folder.iterdir()
+        }
+        for one in compose().values():
+            assert {f"{mounted}/{name}" for name in one["secrets"]} == {
+                *one["environment"].values()
+            }
+    for environment in environments:
+        read = from_environment(
+            {name: value.replace(mounted, str(folder)) for name, value in environment.items()}
+        )
+        assert read.admin_key is not None
+        assert KeyRing.parse(read.secret_keys)
+        assert str(read.database_url).startswith("postgresql://hourbell:")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # Users in containers can read them.
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in folder.iterdir())
 
 
 def test_the_roles_of_one_machine_have_a_port_each() -> None:

@@ -23,23 +23,31 @@ securityContext:
   runAsNonRoot: true
   runAsUser: 10001
   runAsGroup: 10001
+  fsGroup: 10001
   seccompProfile:
     type: RuntimeDefault
+volumes:
+  - name: secrets
+    secret:
+      secretName: {{ .root.Values.secretName }}
+      defaultMode: 0440
 {{- end }}
 
 {{- define "hourbell.container" -}}
 image: {{ .image | default (printf "%s:%s" .root.Values.image.repository (.root.Values.image.tag | default .root.Chart.AppVersion)) | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-envFrom:
-  - secretRef:
-      name: {{ .root.Values.secretName }}
-{{- with .root.Values.settings }}
 env:
-  {{- range $name, $value := . }}
+  - {name: HOURBELL_ADMIN_KEY_FILE, value: /run/hourbell/admin-key}
+  - {name: HOURBELL_DATABASE_URL_FILE, value: /run/hourbell/database-url}
+  - {name: HOURBELL_SECRET_KEYS_FILE, value: /run/hourbell/secret-keys}
+  {{- range $name, $value := .root.Values.settings }}
   - name: {{ $name }}
     value: {{ $value | quote }}
   {{- end }}
-{{- end }}
+volumeMounts:
+  - name: secrets
+    mountPath: /run/hourbell
+    readOnly: true
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
