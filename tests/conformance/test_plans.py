@@ -1693,7 +1693,7 @@ def listing(
 def opened_fire(s: Scene, timetable: int) -> list[Step]:
     statement = """
       select hourbell.open_fires(null, null, $1, array[id], array[next_fire_at], array[next_fire_at],
-        array[next_fire_at + interval '1 day'], array[false], array[true], array[id], array[next_fire_at], 50000)
+        array[next_fire_at + interval '1 day'], array[false], array[false], array[id], array[next_fire_at], 50000)
       from hourbell.timetables where id = $2
     """
     return [Step(statement, [s.now, timetable])]

@@ -65,7 +65,7 @@ alter sequence hourbell.ids cache 1;
 _AGENDA = """
 select
   exists (select from hourbell.memberships where joined_through is null) as joining,
-  exists (select from hourbell.fires)
+  exists (select from hourbell.fires) or exists (select from hourbell.gaps)
     or exists (select from hourbell.timetables where plan_from <= $1::timestamptz + $2::interval) as plan,
   exists (select from hourbell.due where run_at <= $1::timestamptz)
     or exists (select from hourbell.due_slabs where run_at <= $1::timestamptz)

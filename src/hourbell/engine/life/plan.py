@@ -4,10 +4,16 @@
 the database to open those fires and to fan them out, in bounded statements. Planning only moves
 forward, by an update that is conditional on the fire that was read, so any number of planners may
 run and each occurrence is still planned once.
+
+After an outage the present comes first: a timetable advances to its newest due occurrences at once,
+and what it has missed before them is a *gap*. Gaps are caught up when nothing else is left to plan,
+in slices that take turns, so that neither the number of timetables nor the length of the outage
+delays the present, the renewal of the term or the other loops.
 """
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 import msgspec
@@ -25,12 +31,18 @@ from hourbell.timing.zones import tz_version
 _Q = queries("planning")
 _MAX_TIMETABLES = 500
 _MAX_AHEAD = 100  # occurrences of one timetable in one fire
-_MAX_LATE = 10_000  # occurrences of one late fire
-_TAIL = 1_000  # reserved for the last fire of a late stretch: catch_up_limit reaches no further
+_MAX_MISSED = 100  # occurrences of one late fire; a longer stretch is a gap
+_SLICE = 10_000  # occurrences of one slice of a gap
+_TAIL = 1_000  # reserved for the last slice of a gap: catch_up_limit reaches no further
+_SLICE_PART = 500  # occurrences that are computed without a break: a few milliseconds
+_MAX_GAPS = 20  # that are caught up by one step,
+_CATCH_UP_SECONDS = 0.1  # if they take no longer than this
+_MOMENT = timedelta(microseconds=1)
 _CHUNK = 5_000  # executions planned by one statement
 _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the measured rate
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+_OPEN_SLICE = "select hourbell.open_slice($1, $2, $3, $4, $5, $6)"
 _FAN_OUT = "select *, hourbell.ended() as ended from hourbell.fan_out($1, $2, $3, $4, $5)"
 _LEAVE_OUT = "select hourbell.leave_out_member($1, $2)"
 _UPDATE_TZ_VERSION = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
@@ -43,7 +55,7 @@ class Fire(msgspec.Struct, frozen=True):
     occurrences: list[datetime]
     following: datetime | None  # the first occurrence after these
     late: bool  # past the grace: each job's misfire policy decides
-    tail: bool  # the newest of a late stretch is among these
+    gap: bool  # what was missed before these is caught up later
 
 
 def fire_of(
@@ -53,21 +65,37 @@ def fire_of(
     # `first` is not recomputed: it was an occurrence by the zone data of the node that stored it.
     if first >= now - grace:
         ahead = [first, *between(rule, first, max(now + horizon, first), _MAX_AHEAD - 1)]
-        return Fire(ahead, rule.next(ahead[-1]), late=False, tail=True)
-    missed = [first, *between(rule, first, now, _MAX_LATE + _TAIL - 1)]
-    if len(missed) < _MAX_LATE + _TAIL:
-        return Fire(missed, rule.next(missed[-1]), late=True, tail=True)
-    return Fire(missed[:_MAX_LATE], missed[_MAX_LATE], late=True, tail=False)
+        return Fire(ahead, rule.next(ahead[-1]), late=False, gap=False)
+    missed = [first, *between(rule, first, now, _MAX_MISSED)]
+    if len(missed) <= _MAX_MISSED:
+        return Fire(missed, rule.next(missed[-1]), late=True, gap=False)
+    due = _newest(rule, now, grace)
+    return Fire(due, rule.next(due[-1]), late=True, gap=True)
+
+
+def _newest(rule: Rule, now: datetime, grace: timedelta) -> list[datetime]:
+    """The occurrences up to now that are within the grace, or else the one before them."""
+    due = between(rule, now - grace - _MOMENT, now)
+    window = grace
+    while not due:  # the caller knows that there are many
+        window *= 2
+        due = between(rule, now - window, now)[-1:]
+    return due
 
 
 async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Open the fires that are due and fan out one chunk; True if there is more to do."""
+    """Open the fires that are due and fan out one chunk; True if there is more to do.
+
+    When that leaves nothing, the next slices of gaps are opened.
+    """
     began_ns = 0 if engine.traces is None else epoch_ns()
     more_to_open = await _open_fires(engine, term, now)
     planned, more = await _fan_out(engine, term, now)
     if engine.traces is not None and planned:
         engine.traces.note_pass("plan", began_ns, planned)
-    return more or more_to_open or planned >= _CHUNK
+    if more or more_to_open or planned >= _CHUNK:
+        return True
+    return await _open_slices(engine, term, now)
 
 
 async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
@@ -94,13 +122,48 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
                 [fire.occurrences[-1] for _, _, fire in fires],
                 [fire.following for _, _, fire in fires],
                 [fire.late for _, _, fire in fires],
-                [fire.tail for _, _, fire in fires],
+                [fire.gap for _, _, fire in fires],
                 [number for number, _, fire in fires for _ in fire.occurrences],
                 [at for _, _, fire in fires for at in fire.occurrences],
                 _FAN_OUT_PER_SECOND,
             )
     following = [fire.following for _, _, fire in fires if fire.following is not None]
     return len(rows) == _MAX_TIMETABLES or any(at <= now + times.horizon for at in following)
+
+
+async def _open_slices(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Open slices of gaps, each of another gap, for a bounded time; True if there are any."""
+    rows = await engine.database.fetch(_Q["gaps"], _MAX_GAPS)
+    began = engine.clock.monotonic()
+    for row, rule in await compute_each(engine, term, now, rows, lambda rule, row: rule):
+        occurrences, following = await _slice_of(rule, row["next_at"], row["before"])
+        async with committing("plan.before_open", "plan.after_open"):
+            with translate_epoch_errors():
+                await engine.database.value(
+                    _OPEN_SLICE,
+                    *epoch_args(term),
+                    row["id"],
+                    row["opened_at"],
+                    occurrences,
+                    following,
+                )
+        if engine.clock.monotonic() - began > _CATCH_UP_SECONDS:
+            break
+    return bool(rows)
+
+
+async def _slice_of(
+    rule: Rule, first: datetime, before: datetime
+) -> tuple[list[datetime], datetime | None]:
+    """The next occurrences of a gap from `first` on, and the one that follows; None: all are here."""
+    found = [first]
+    while len(found) < _SLICE + _TAIL:
+        part = between(rule, found[-1], before - _MOMENT, _SLICE_PART)
+        found += part
+        if len(part) < _SLICE_PART:
+            return found, None
+        await asyncio.sleep(0)
+    return found[:_SLICE], found[_SLICE]
 
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:

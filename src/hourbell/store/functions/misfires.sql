@@ -28,7 +28,7 @@ begin
           select from hourbell.open_runs as r
           where r.job = late.job and r.origin = hourbell.origin_schedule() and r.occurrence > late.occurrence
             and r.occurrence <= p_now offset 0)
-        -- or the next one of its timetable, or one in a fire that is being fanned out,
+        -- or the next one of its timetable, or one in a fire that is being fanned out or in a gap,
         or exists (
           select from hourbell.timetables as t
           -- One lookup per priority: PostgreSQL 15 may use `= any` as a filter, and scan the whole timetable.
@@ -41,7 +41,10 @@ begin
             (t.next_fire_at > m.since and t.next_fire_at <= m.until)
             or exists (
               select from hourbell.fires as f
-              where f.timetable = t.id and width_bucket(m.until, f.occurrences) > width_bucket(m.since, f.occurrences)))
+              where f.timetable = t.id and width_bucket(m.until, f.occurrences) > width_bucket(m.since, f.occurrences))
+            or exists (
+              select from hourbell.gaps as g
+              where g.timetable = t.id and g.next_at > m.since and g.next_at <= m.until))
           offset 0)
         -- or one that has ended. (Occurrences planned ahead may have been cancelled before their time.)
         or exists (

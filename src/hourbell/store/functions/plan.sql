@@ -1,11 +1,14 @@
 -- Planning: timetables whose next fire is within the horizon advance, and their members get executions.
+-- After an outage a timetable advances to the present at once. If it has missed many occurrences, they become a gap,
+-- which is caught up later in slices (`open_slice`); a slice is a fire that is fanned out after all others.
 
 -- Advances timetables and opens their fires. An advance is conditional on the fire that the caller saw, so two planners
 -- never open one fire twice. Occurrences are flattened: occurrence k belongs to the timetable p_occurrence_of[k].
+-- p_gap: what lies between the fire that the caller saw and the first of these occurrences becomes a gap.
 create or replace function hourbell.open_fires(
   p_node uuid, p_epoch bigint, p_now timestamptz,
   p_timetables bigint[], p_expected timestamptz[], p_fire_at timestamptz[], p_next timestamptz[], p_late boolean[],
-  p_tail boolean[], p_occurrence_of bigint[], p_occurrences timestamptz[], p_rows_per_second float8
+  p_gap boolean[], p_occurrence_of bigint[], p_occurrences timestamptz[], p_rows_per_second float8
 ) returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -17,17 +20,48 @@ begin
     update hourbell.timetables as t
     set planned_through = a.fire_at, next_fire_at = a.next,
         plan_from = a.next - make_interval(secs => t.size / p_rows_per_second)
-    from unnest(p_timetables, p_expected, p_fire_at, p_next, p_late, p_tail)
-      as a(id, expected, fire_at, next, late, tail)
+    from unnest(p_timetables, p_expected, p_fire_at, p_next, p_late, p_gap)
+      as a(id, expected, fire_at, next, late, gap)
     where t.id = a.id and t.next_fire_at = a.expected
-    returning a.*)
+    returning a.*),
+  opening as materialized (
+    select advanced.*, o.occurrences
+    from advanced
+    join (select of, array_agg(at order by at) as occurrences
+          from unnest(p_occurrence_of, p_occurrences) as o(of, at) group by of) as o on o.of = advanced.id),
+  behind as (
+    insert into hourbell.gaps (timetable, next_at, opened_at, newer)
+    select id, expected, p_now, occurrences from opening where gap)
   insert into hourbell.fires (timetable, fire_at, occurrences, opened_at, late, tail)
-  select id, fire_at, o.occurrences, p_now, late, tail
-  from advanced
-  join (select of, array_agg(at order by at) as occurrences
-        from unnest(p_occurrence_of, p_occurrences) as o(of, at) group by of) as o on o.of = advanced.id;
+  select id, fire_at, occurrences, p_now, late, true from opening;
   get diagnostics opened = row_count;
   return opened;
+end $$;
+
+-- Opens the next slice of a gap as a fire: these occurrences, the first of which is the cursor. p_following is the
+-- occurrence after them; null: the gap ends with this slice. False: another planner has opened it.
+create or replace function hourbell.open_slice(
+  p_node uuid, p_epoch bigint, p_timetable bigint, p_opened_at timestamptz, p_occurrences timestamptz[],
+  p_following timestamptz
+) returns boolean
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare after timestamptz[];
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  if p_following is null then
+    delete from hourbell.gaps
+    where timetable = p_timetable and opened_at = p_opened_at and next_at = p_occurrences[1] returning newer into after;
+  else
+    update hourbell.gaps set next_at = p_following, slices = slices + 1
+    where timetable = p_timetable and opened_at = p_opened_at and next_at = p_occurrences[1]
+    returning array[p_following] into after;
+  end if;
+  if after is null then return false; end if;
+  insert into hourbell.fires (timetable, fire_at, occurrences, opened_at, late, tail, past, newer)
+  values (p_timetable, p_occurrences[cardinality(p_occurrences)], p_occurrences, p_opened_at, true, p_following is null,
+    true, after);
+  return true;
 end $$;
 
 -- Sets the next fire of timetables that were computed with zone data other than p_tz_version, or that were broken and
@@ -74,9 +108,9 @@ begin
   return marked;
 end $$;
 
--- Fans out open fires, the oldest first and within a fire the most urgent members first, until p_limit executions are
--- planned. A chunk commits with its cursor. Returns an upper bound of how many were planned, and whether fires are
--- still open.
+-- Fans out open fires, the oldest first but slices of gaps last, and within a fire the most urgent members first, until
+-- p_limit executions are planned. A chunk commits with its cursor. Returns an upper bound of how many were planned, and
+-- whether fires are still open.
 create or replace function hourbell.fan_out(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int, p_grace interval, out planned int, out more boolean
 )
@@ -97,11 +131,12 @@ begin
   planned := 0;
   -- Lock timetables first, in order: joins take the same lock.
   perform from hourbell.timetables as t
-  where id = any (array(select timetable from hourbell.fires order by fire_at limit 500)) order by id for no key update;
+  where id = any (array(select timetable from hourbell.fires order by past, fire_at limit 500))
+  order by id for no key update;
   for fire in
     select f.* from hourbell.fires as f
-    where (timetable, fire_at) in (select timetable, fire_at from hourbell.fires order by fire_at limit 500)
-    order by fire_at for update
+    where (timetable, fire_at) in (select timetable, fire_at from hourbell.fires order by past, fire_at limit 500)
+    order by past, fire_at for update
   loop
     room := p_limit - planned;
     exit when room <= 0;
@@ -130,7 +165,8 @@ begin
 
     if seen > 0 then
       planned := planned + cost;
-      perform hourbell.produce(chunk, fire.occurrences, fire.opened_at, fire.late, fire.tail, p_grace, p_now);
+      perform hourbell.produce(chunk, fire.occurrences, fire.opened_at, fire.late, fire.tail, p_grace, p_now,
+        fire.newer);
     end if;
     if seen < wanted and seen = cardinality(chunk) then
       delete from hourbell.fires where timetable = fire.timetable and fire_at = fire.fire_at;
@@ -156,13 +192,18 @@ language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   fire hourbell.fires;
+  earliest timestamptz;
   left_out bigint;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  select * into fire from hourbell.fires order by fire_at limit 1;
+  select * into fire from hourbell.fires order by past, fire_at limit 1;
+  -- What it has missed before this fire is its join's too: no slice of a gap has it any more.
+  earliest := least(fire.occurrences[1],
+    (select min(occurrences[1]) from hourbell.fires where timetable = fire.timetable),
+    (select min(next_at) from hourbell.gaps where timetable = fire.timetable));
   update hourbell.memberships as m
   set joined_through = null, rejoins = true,
-    active_since = greatest(coalesce(joined_through, active_since), fire.occurrences[1] - interval '1 microsecond')
+    active_since = greatest(coalesce(joined_through, active_since), earliest - interval '1 microsecond')
   where ctid = (
     select ctid from hourbell.memberships as m
     where timetable = fire.timetable
@@ -199,6 +240,8 @@ begin
       and (t.next_fire_at is null or t.next_fire_at > m.until)
       and not exists (
         select from hourbell.fires as f where f.timetable = m.timetable and f.occurrences[1] <= m.until offset 0)
+      and not exists (
+        select from hourbell.gaps as g where g.timetable = m.timetable and g.next_at <= m.until offset 0)
     order by m.until limit p_limit) as ended;
   if places is null then return 0; end if;
   ours := array(select id from hourbell.jobs where id = any (ours) order by id for no key update skip locked);

@@ -3,33 +3,37 @@
 -- Which occurrences of a stretch (ascending, none later than p_opened_at) belong to a member,
 -- p_occurrences[first:last], and which of these it runs, p_occurrences[runs_from:last]. Those before `runs_from` are
 -- missed: they are late by more than the grace, and the misfire policy does not make them up. Occurrences that are late
--- by less always run. So `latest` makes up the newest misfire only if nothing newer is due. If a later fire continues
--- the stretch (not p_tail), the newest one comes with that fire, unless the member ends before it.
+-- by less always run. So `latest` makes up the newest misfire only if nothing newer is due.
+-- A slice of a gap is followed by p_newer: in the last slice (p_tail) the due occurrences that other fires have, before
+-- it the first of the next slice. They are newer for `latest`, and count towards the limit of `all`, which reaches no
+-- further than the last slice; unless the member ends before them.
 -- Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
 create or replace function hourbell.member_share(
   m hourbell.memberships, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
-  out first int, out last int, out runs_from int
+  p_newer timestamptz[], out first int, out last int, out runs_from int
 )
 language sql immutable as $$
   select first, last, case
     when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
     when m.misfire = hourbell.misfire_skip() then least(misfires + 1, last + 1)
-    when not p_tail and last = cardinality(p_occurrences) then last + 1
+    when later > 0 and (not p_tail or m.misfire = hourbell.misfire_latest()) then last + 1
     when m.misfire = hourbell.misfire_latest() then least(misfires + 1, last)
-    else least(misfires + 1, last + 1, greatest(first, last - m.catch_up_limit + 1,
+    else least(misfires + 1, last + 1, greatest(first, last + later - m.catch_up_limit + 1,
       width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1))
   end
   from (select
     width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first,
     case when m.until is null then cardinality(p_occurrences) else width_bucket(m.until, p_occurrences) end as last,
-    width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as misfires) as range
+    width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as misfires,
+    case when m.until is null then cardinality(p_newer) when p_newer = '{}' then 0
+      else width_bucket(m.until, p_newer) end as later) as range
 $$;
 
 -- Writes executions for these members and occurrences, and one per member, with its outcome, for the stretch it missed.
 -- An execution of the same occurrence left by an older version of the job is taken over, never duplicated.
 create or replace function hourbell.produce(
   p_members hourbell.memberships[], p_occurrences timestamptz[], p_opened_at timestamptz,
-  p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz
+  p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz, p_newer timestamptz[] default '{}'
 ) returns int
 language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -68,7 +72,7 @@ begin
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
       select p_occurrences[s.runs_from:s.last]
-      from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
+      from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace, p_newer) as s)
       else p_occurrences end) as o(at)
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)),
   opened as (
@@ -111,7 +115,7 @@ begin
       select hourbell.next_id(base) as id, m.job, p_occurrences[s.first] as first,
         p_occurrences[s.runs_from - 1] as last, s.runs_from - s.first as n, m.tenant, m.version, m.queue, m.priority
       from unnest(p_members) as m
-      cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
+      cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace, p_newer) as s
       where s.runs_from > s.first),
     stored as (
       insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin)

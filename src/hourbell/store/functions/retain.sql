@@ -233,6 +233,7 @@ begin
     select ctid from hourbell.timetables as t
     where not exists (select from hourbell.memberships as m where m.timetable = t.id)
       and not exists (select from hourbell.fires as f where f.timetable = t.id)
+      and not exists (select from hourbell.gaps as g where g.timetable = t.id)
       and planned_through < p_now - interval '1 hour'
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;

@@ -11,8 +11,8 @@ select
   greatest(0, extract(epoch from $2::timestamptz - (
       select plan_from from hourbell.timetables
       where plan_from is not null and broken is null order by plan_from limit 1)),
-    extract(epoch from $1::timestamptz - (select fire_at from hourbell.fires order by fire_at limit 1)))::float8
-    as lag_seconds,
+    extract(epoch from $1::timestamptz - (
+      select fire_at from hourbell.fires where not past order by fire_at limit 1)))::float8 as lag_seconds,
   (select count(*)::int from (
      select from hourbell.timetables where look_at is not null order by look_at limit $4) as t) as broken,
   (select count(*)::int from (

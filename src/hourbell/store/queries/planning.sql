@@ -30,6 +30,16 @@ select job from hourbell.memberships where timetable = $1 and joined_through is 
 select id, rule, zone, dst_gap, dst_overlap, next_fire_at from hourbell.timetables
 where plan_from <= $1 order by plan_from limit $2
 
+-- name: gaps
+-- Gaps whose next slice can be opened, those with the fewest slices first: none while a slice is being
+-- fanned out.
+select g.timetable as id, t.rule, t.zone, t.dst_gap, t.dst_overlap, g.next_at, g.opened_at, g.newer[1] as before
+from hourbell.gaps as g
+cross join lateral (
+  select * from hourbell.timetables as t where t.id = g.timetable and t.broken is null offset 0) as t
+where not exists (select from hourbell.fires where past)
+order by g.slices, g.opened_at, g.timetable limit $1
+
 -- name: outdated
 -- Timetables computed with zone data other than $1: older or newer, each a range of the index,
 -- because an index does not support "not equal"; and broken ones due for another check by $3. This

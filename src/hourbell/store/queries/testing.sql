@@ -29,7 +29,7 @@ select
   array_remove(array[
     case when exists (select from hourbell.memberships as m join hourbell.timetables as t on t.id = m.timetable
                       where m.joined_through is null and t.broken is null) then 'joining' end,
-    case when exists (select from hourbell.fires)
+    case when exists (select from hourbell.fires) or exists (select from hourbell.gaps)
            or exists (select from hourbell.timetables where plan_from <= $1) then 'planning' end,
     case when exists (select from hourbell.memberships where until <= $1) then 'ending' end,
     case when exists (select from hourbell.due where run_at <= $1)
