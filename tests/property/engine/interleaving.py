@@ -59,6 +59,7 @@ from verify.promise import Document
 BEGINNING = datetime(2027, 3, 13, 12, 0, 30, tzinfo=UTC)
 TIMES = Times(horizon_seconds=150, grace_seconds=100, lease_seconds=600)
 
+_QUEUES = ("default", "other")
 _CRONS = ("* * * * *", "*/2 * * * *")
 _REFUSED = (Conflict, InvalidInput, JobNotActive)
 _KINDS = (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED)
@@ -208,6 +209,8 @@ class Interleaving:
                 "priority": ("CRITICAL", "HIGH", "LOW")[other % 3],
                 "timeout_seconds": 10 + one,
             }
+            if one % 2:
+                patch["queue"] = _QUEUES[other % 2]
         document = owned.document | patch
         await self._alter(
             owned,
@@ -414,7 +417,7 @@ class Interleaving:
 
     async def _claim(self, limit: int) -> None:
         if self._session is None:
-            self._session = await self._dispatch.open("worker", ("default",), 100)
+            self._session = await self._dispatch.open("worker", _QUEUES, 100)
             self._recorder.steps.append(SessionOpened(self.now.timestamp(), self._session.id))
         session = self._session
         heard = await self._dispatch.heartbeat(session, list(self._running), self._claims)

@@ -349,9 +349,10 @@ create or replace function hourbell.new_version(p_now timestamptz, p_desired hou
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  status_before smallint;
+  before hourbell.jobs;
   new_version int;
 begin
+  select * into before from hourbell.jobs where id = p_desired.id;
   perform hourbell.end_planning(p_now, p_desired.id);
   update hourbell.jobs as j
   set version = j.version + 1, valid_from = case when p_outdated is null then j.valid_from else j.version + 1 end,
@@ -359,11 +360,18 @@ begin
     priority = p_desired.priority, timetable = p_desired.timetable, max_runs = p_desired.max_runs,
     starts_at = p_desired.starts_at, ends_at = p_desired.ends_at, name = p_desired.name, spec = p_desired.spec,
     target = p_desired.target, key = p_desired.key, key_limit = p_desired.key_limit
-  from (select status from hourbell.jobs where id = p_desired.id) as before
-  where j.id = p_desired.id
-  returning j.version, before.status into new_version, status_before;
+  where j.id = p_desired.id returning j.version into new_version;
   if p_outdated is not null then perform hourbell.supersede_waiting(p_now, p_desired.id); end if;
-  if p_outdated is not null or p_desired.status <> status_before then
+  if (before.queue, before.target, before.key, before.key_limit)
+      is distinct from (p_desired.queue, p_desired.target, p_desired.key, p_desired.key_limit) then
+    -- What is still to be planned for the time before now follows as well.
+    update hourbell.memberships as m
+    set queue = p_desired.queue, target = p_desired.target, key = p_desired.key, key_limit = p_desired.key_limit
+    where m.timetable = before.timetable and m.priority = before.priority and m.job = before.id
+      and m.version = before.version;
+    perform hourbell.reroute(p_now, p_desired.id);
+  end if;
+  if p_outdated is not null or p_desired.status <> before.status then
     -- The next expected run is computed from now on.
     update hourbell.monitors set since = p_now, expected_at = null, check_at = p_now, version = version + 1
     where job = p_desired.id and deleted_at is null;
@@ -426,6 +434,22 @@ begin
   perform hourbell.end_executions(
     ids, array_fill(hourbell.fate_superseded(), array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]),
     p_now);
+end $$;
+
+-- Queued executions of a job follow it to another queue, task, host or concurrency key (`requeue`): between two
+-- attempts, behind a blocker or ready, they go through the gate again, there. What runs follows when it is due again.
+-- What another transaction is moving is found by its claim, or by the join of the new version.
+create or replace function hourbell.reroute(p_now timestamptz, p_job bigint) returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  ids bigint[];
+begin
+  ids := array(
+    select e.id from hourbell.jobs as j cross join lateral hourbell.live_executions(j.id) as e
+    where j.id = p_job and not hourbell.is_routed(e, j));
+  if ids = '{}' then return; end if;
+  perform hourbell.requeue(hourbell.remove_waiting(ids) || hourbell.remove_ready(ids));
 end $$;
 
 -- Takes an execution out of `due`, `due_slabs`, `parked` or `paused` (p_suspected: or `suspects`), so that no other

@@ -162,7 +162,10 @@ begin
       select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, e.fence, e.notifies, r.id as taken,
         hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec, coalesce(j.version, e.version) as version,
         -- Never null, or the execution would be neither leased nor left over: its job may have no row.
-        e.id is not null and (e.job is null or coalesce(e.version >= j.valid_from and j.max_runs is null, false))
+        e.id is not null
+          and (e.job is null or coalesce(
+            e.version >= j.valid_from and j.max_runs is null and e.queue = j.queue
+              and e.target is not distinct from j.target and e.key is not distinct from j.key, false))
           and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
           and (e.finish_by is null or e.finish_by >= p_now)
           and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
@@ -460,6 +463,11 @@ begin
         fate := hourbell.fate_cancelled(); why := 'cancelled';
       elsif e.job is not null and (j.id is null or e.version < j.valid_from) then
         fate := hourbell.fate_superseded(); why := j.outdated;
+      elsif e.job is not null and not hourbell.is_routed(e, j) then
+        -- The job was changed while this was on its way here: this worker may not run its task.
+        insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
+        perform hourbell.requeue(array[e.id]);
+        continue;
       elsif e.attempt = 0 and e.start_by < p_now then
         fate := hourbell.fate_skipped(); why := 'start_deadline';
       elsif e.finish_by < p_now then

@@ -125,4 +125,6 @@ begin
     on a.job = j.job and a.version = j.version
   where m.timetable = j.timetable and m.priority = j.priority and m.job = j.job and m.version = j.version;
   get diagnostics joined = row_count;
+  -- What was just being planned when the jobs were changed.
+  perform hourbell.reroute(p_now, job) from unnest(joining) where version > 1;
 end $$;

@@ -28,14 +28,46 @@ create or replace function hourbell.is_due(e hourbell.executions) returns boolea
 language sql stable
 return exists (select from hourbell.due_of(e) offset 0);
 
--- Puts executions back into `due`, as they are. The gate has seen them before and must not take them for misfires now:
--- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
--- not changed, so that nothing waits for a client that has stopped.
+-- Whether an execution of a recurring job waits where the job says: in its queue, for its task or host, with its
+-- concurrency key.
+create or replace function hourbell.is_routed(e hourbell.executions, j hourbell.jobs) returns boolean
+language sql immutable
+return (e.queue, e.target, e.key, e.key_limit) is not distinct from (j.queue, j.target, j.key, j.key_limit);
+
+-- Executions of recurring jobs, which the caller has taken out of their places, follow their jobs: where a job has
+-- another queue, target or concurrency key by now, they get it, release what they hold, and wake what waits behind.
+create or replace function hourbell.follow_jobs(p_ids bigint[]) returns void
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare
+  now constant timestamptz := hourbell.clock();
+  old hourbell.executions[];
+  ids bigint[];
+begin
+  old := array(
+    select e from unnest(p_ids) as w(id)
+    cross join lateral (select * from hourbell.executions as e where e.id = w.id and e.job is not null offset 0) as e
+    cross join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j
+    where not hourbell.is_routed(e, j));
+  if old = '{}' then return; end if;
+  ids := array(select id from unnest(old));
+  update hourbell.executions as e set queue = j.queue, target = j.target, key = j.key, key_limit = j.key_limit
+  from hourbell.jobs as j where e.id = any (ids) and j.id = e.job and j.id = any (array(select job from unnest(old)));
+  perform hourbell.release_limits(ids, true, now);
+  perform hourbell.wake_blockers(
+    array(select queue from unnest(old)), array(select tenant from unnest(old)), array(select target from unnest(old)),
+    array(select key from unnest(old)), now);
+end $$;
+
+-- Puts executions back into `due`, where their jobs say. The gate has seen them before and must not take them for
+-- misfires now: where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction
+-- has locked is not changed, so that nothing waits for a client that has stopped.
 create or replace function hourbell.requeue(p_ids bigint[]) returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare n int;
 begin
+  perform hourbell.follow_jobs(p_ids);
   with back as materialized (select * from hourbell.executions where id = any (p_ids)),
   moved as (
     update hourbell.executions as e set run_at = e.run_at + interval '1 microsecond'
