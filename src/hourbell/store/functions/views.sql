@@ -6,12 +6,17 @@
 -- Whether a stored job has this name prefix and this label (`name:value`); null: any. If both are null, it is not
 -- parsed.
 create or replace function hourbell.is_wanted(p_spec text, p_prefix text, p_label text) returns boolean
-language sql immutable
-return (p_prefix is null or starts_with(coalesce(hourbell.as_json(p_spec) ->> 'name', ''), p_prefix))
-  and (p_label is null or exists (
-    select from (select hourbell.as_json(p_spec) -> 'labels' as labels) as s
-    cross join lateral json_each_text(case json_typeof(labels) when 'object' then labels end) as l
-    where l.key || ':' || l.value = p_label));
+language plpgsql immutable as $$
+begin
+  if p_prefix is null and p_label is null then return true; end if;
+  begin
+    return (p_prefix is null or coalesce(starts_with(p_spec::json ->> 'name', p_prefix), p_prefix = ''))
+      and (p_label is null or exists (
+        select from json_each_text(p_spec::json -> 'labels') as l where l.key || ':' || l.value = p_label));
+  exception when data_exception then  -- it cannot be read
+    return p_label is null and p_prefix = '';
+  end;
+end $$;
 
 -- The status of an execution that has not ended, derived from where it is; the only place that decides it.
 --   SCHEDULED  its time has not come, or its job is paused
