@@ -216,6 +216,8 @@ PAGES = {
     "targets": "/targets",
     "fleet": "/fleet",
     "operations": "/operations",
+    "groups": "/groups",
+    "calendars": "/calendars",
     "monitors": "/monitors",
     "audit": "/audit",
     "secrets": "/secrets",
@@ -348,6 +350,44 @@ def test_a_dead_one_time_job_is_failed_on_its_page_in_the_list_and_in_the_filter
     watched.click("button", "Name")
     shown = names.all_inner_texts()
     assert shown == sorted(shown, key=str.casefold)
+    assert watched.problems() == []
+
+
+def test_groups_calendars_and_monitors_have_pages_with_what_they_are_for(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    group = {"name": "monthly-statements", "url": "https://api.example/done"}
+    server.ask("POST", "/api/v1/groups", group)
+    server.ask("PUT", "/api/v1/calendars/holidays", {"dates": ["2031-12-25", "2031-12-26"]})
+    watched.open("/groups")
+    watched.click("link", "monthly-statements")
+    expect(page.get_by_role("heading", name="monthly-statements")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("https://api.example/done")
+    expect(page.locator("main")).to_contain_text("0 executions")
+    watched.open("/groups?state=ENDED")
+    expect(page.get_by_text("There are no groups in this state.")).to_be_visible()
+    watched.open("/calendars")
+    expect(page.get_by_role("row", name="holidays")).to_contain_text("2031-12-25, 2031-12-26")
+    watched.open("/monitors")
+    watched.click("button", "New monitor")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Job").fill("no such job")
+    dialog.get_by_label("URL to call").fill("https://api.example/alarm")
+    watched.click("button", "Create monitor", dialog)
+    expect(dialog).to_contain_text("No recurring job has this name.")
+    dialog.get_by_label("Job").fill("mail-digest")
+    assert watched.axe("dialog") == []
+    watched.click("button", "Create monitor", dialog)
+    expect(page.get_by_role("row", name="mail-digest")).to_contain_text("https://api.example/alarm")
+    watched.open("/audit?operation=create_monitor")
+    expect(page.get_by_text("1 entry.")).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_a_paused_schedule_shows_what_would_run(watched: Watched) -> None:
+    watched.open(f"/jobs/{watched.server.ids['mail-digest']}")
+    runs = watched.page.get_by_role("heading", name="Next 10 runs, if it is resumed now")
+    expect(runs).to_be_visible()
+    expect(watched.page.locator("main ol li")).to_have_count(10)
     assert watched.problems() == []
 
 

@@ -37,6 +37,9 @@ const Audit = lazy(() => import("./pages/admin").then((page) => ({ default: page
 const Secrets = lazy(() => import("./pages/admin").then((page) => ({ default: page.Secrets })));
 const Keys = lazy(() => import("./pages/admin").then((page) => ({ default: page.Keys })));
 const SettingsPage = lazy(() => import("./pages/settings").then((page) => ({ default: page.SettingsPage })));
+const Groups = lazy(() => import("./pages/groups").then((page) => ({ default: page.Groups })));
+const GroupPage = lazy(() => import("./pages/groups").then((page) => ({ default: page.GroupPage })));
+const Calendars = lazy(() => import("./pages/groups").then((page) => ({ default: page.Calendars })));
 const More = lazy(() => import("./pages/settings").then((page) => ({ default: page.More })));
 const Reference = lazy(() => import("./pages/reference").then((page) => ({ default: page.Reference })));
 
@@ -128,6 +131,9 @@ function Pages() {
       <Route path="/fleet/:session">{({ session }) => <WorkerPage key={session} id={session} />}</Route>
       <Route path="/operations" component={Operations} />
       <Route path="/operations/:operation">{({ operation }) => <OperationPage key={operation} id={operation} />}</Route>
+      <Route path="/groups" component={Groups} />
+      <Route path="/groups/:group">{({ group }) => <GroupPage key={group} id={group} />}</Route>
+      <Route path="/calendars" component={Calendars} />
       <Route path="/monitors" component={Monitors} />
       <Route path="/audit" component={Audit} />
       <Route path="/secrets" component={Secrets} />

@@ -530,7 +530,10 @@ ROUTES = (
         handler=next_runs,
         access=READ,
         summary="List the next runs of a job",
-        description="As currently known; empty for a job that is paused or has ended.",
+        description=(
+            "As currently known; empty for a job that has ended or runs once and is paused. Of a "
+            "paused schedule, those after the end of the pause, or from now on if it has none."
+        ),
         query=NextRunsQuery,
         answers={200: "NextRuns"},
     ),

@@ -675,6 +675,7 @@ def _monitor() -> Schema:
         {
             "monitor_id": {"type": "string", "pattern": f"^mon_{ID}$"},
             "job_id": _job_id(),
+            "job_name": or_null(_text()),
             "tenant_id": _text(),
             "grace_seconds": MonitorDocument.grace_seconds.response_schema,
             "url": MonitorDocument.url.response_schema,

@@ -34,6 +34,10 @@ COMMANDS = {
     "groups": ("hourbell.cli.groups:groups_command", "Call back when many executions have ended."),
     "import": ("hourbell.cli.imports:import_command", "Import jobs from other schedulers."),
     "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
+    "monitors": (
+        "hourbell.cli.monitors:monitors_command",
+        "Be called when a job does not succeed in time.",
+    ),
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),
     "migrate": ("hourbell.cli.migrate:migrate_command", "Upgrade the database to this version."),
     "next": ("hourbell.cli.next:next_command", "Preview the runs of a cron rule."),

@@ -593,6 +593,7 @@ class Monitor(msgspec.Struct, frozen=True, kw_only=True):
 
     monitor_id: str
     job_id: str
+    job_name: str | None = None
     tenant_id: str
     grace_seconds: int
     url: str

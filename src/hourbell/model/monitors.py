@@ -36,3 +36,4 @@ class Monitor(NewMonitor, frozen=True, kw_only=True):
     last_success_at: datetime | None  # the latest success that the monitor has seen
     down_since: datetime | None  # None: up
     created_at: datetime
+    job_name: str | None = None  # None: the job was removed

@@ -35,11 +35,22 @@ async def test_the_window_is_honoured(api: Client):
     assert len((await api.get(counted["path"] + "/next-runs?count=9")).body["items"]) == 2
 
 
-async def test_a_job_that_is_paused_or_has_ended_has_none(api: Client):
+async def test_a_paused_schedule_shows_the_runs_after_its_pause(api: Client):
+    job = await api.created(recurring(schedule={"cron": "0 0 * * *"}))
+    runs = (await api.get(job["path"] + "/next-runs")).body["items"]
+    await api.post(job["path"] + "/pause")
+    assert (await api.get(job["path"] + "/next-runs")).body["items"] == runs
+    await api.post(job["path"] + "/pause", {"until": runs[3]["scheduled_for"]})
+    after = (await api.get(job["path"] + "/next-runs?count=6")).body["items"]
+    assert after == runs[4:]
+
+
+async def test_a_job_that_has_ended_or_is_paused_and_runs_once_has_none(api: Client):
     for document in (recurring(), one_time()):
         job = await api.created(document)
         await api.post(job["path"] + "/pause")
-        assert (await api.get(job["path"] + "/next-runs")).body == {"items": [], "warnings": []}
+        if job["type"] == "ONE_TIME":
+            assert (await api.get(job["path"] + "/next-runs")).body == {"items": [], "warnings": []}
         await api.delete(job["path"])
         assert (await api.get(job["path"] + "/next-runs")).body == {"items": [], "warnings": []}
 

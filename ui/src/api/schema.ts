@@ -1455,6 +1455,7 @@ export interface components {
         Monitor: {
             monitor_id: string;
             job_id: string;
+            job_name: string | null;
             tenant_id: string;
             /** @description How long after the expected occurrence the job may succeed. */
             grace_seconds: number;

@@ -3,10 +3,11 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 
-import { call } from "../api/client";
+import { call, get } from "../api/client";
 import { holdPage, useAct, useApi, useCan, useMe } from "../api/hooks";
-import type { AuditEntry, Key, MadeKey, Monitor, Page, Secret } from "../api/types";
+import type { AuditEntry, Job, Key, MadeKey, Monitor, Page, Secret } from "../api/types";
 import { useParams } from "../lib/url";
+import { operationWords } from "../lib/words";
 import { Button, Can, Code, Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Field, Select } from "../parts/fields";
 import { Confirm, Dialog, Menu, toast } from "../parts/overlays";
@@ -19,10 +20,11 @@ export function Monitors() {
   const [params] = useParams();
   const can = useCan();
   const [deleting, setDeleting] = useState<Monitor | null>(null);
+  const [creating, setCreating] = useState(false);
   const { act, busy, problem } = useAct();
   const read = useApi<Page<Monitor>>("/api/v1/monitors", { page_size: 50, page_token: params.get("after") }, { keep: true });
   const columns: Column<Monitor>[] = [
-    { id: "job", title: "Job", first: true, cell: (monitor) => <Link className={parts.name} href={`/jobs/${monitor.job_id}`}>{monitor.job_id}</Link> },
+    { id: "job", title: "Job", first: true, cell: (monitor) => <Link className={parts.name} href={`/jobs/${monitor.job_id}`}>{monitor.job_name ?? monitor.job_id}</Link> },
     { id: "status", title: "Status", kind: "nowrap", cell: (monitor) => <Badge text={monitor.status === "UP" ? "Up" : "Down"} colour={monitor.status === "UP" ? "succeeded" : "failed"} /> },
     { id: "tenant", title: "Tenant", cell: (monitor) => monitor.tenant_id },
     { id: "expected", title: "Expected", kind: "nowrap", cell: (monitor) => <Time at={monitor.expected_at} /> },
@@ -38,8 +40,17 @@ export function Monitors() {
   }
   return (
     <>
-      <PageHead title="Monitors" />
-      <Lead>A monitor calls a URL when a job does not succeed in time. Create one with POST /api/v1/monitors.</Lead>
+      <PageHead
+        title="Monitors"
+        actions={
+          <Can op="create_monitor">
+            <Button kind="primary" onClick={() => setCreating(true)}>
+              New monitor
+            </Button>
+          </Can>
+        }
+      />
+      <Lead>A monitor calls a URL when a job does not succeed in time.</Lead>
       <Panel flush label="Monitors">
         <Reading of={read} what="list of monitors" rows={4}>
           {(page) =>
@@ -54,12 +65,41 @@ export function Monitors() {
           }
         </Reading>
       </Panel>
+      {creating && <NewMonitor close={() => setCreating(false)} />}
       {deleting && (
         <Confirm title="Delete this monitor?" verb="Delete" danger close={() => setDeleting(null)} confirm={() => void remove(deleting).catch(() => undefined)} busy={busy} problem={problem}>
           <p>You will no longer be alerted if the job does not succeed in time.</p>
         </Confirm>
       )}
     </>
+  );
+}
+
+function NewMonitor({ close }: { close: () => void }) {
+  const [job, setJob] = useState("");
+  const [grace, setGrace] = useState("300");
+  const [url, setUrl] = useState("");
+  const [unknown, setUnknown] = useState(false);
+  const { act, busy, problem } = useAct();
+  async function create() {
+    const name = job.trim();
+    const found = name.startsWith("job_") ? name : (await get<Page<Job>>("/api/v1/jobs", { type: "RECURRING", name_prefix: name, page_size: 50 })).items.find((each) => each.name === name)?.job_id;
+    setUnknown(!found);
+    if (!found) return;
+    await act("POST", "/api/v1/monitors", { body: { job_id: found, grace_seconds: Number(grace), url: url.trim() } });
+    toast("Monitor created.");
+    close();
+  }
+  return (
+    <Confirm title="New monitor" verb="Create monitor" close={close} confirm={() => void create().catch(() => undefined)} busy={busy} problem={problem}>
+      <Field label="Job" hint={unknown ? "No recurring job has this name." : "Name or id of a recurring job."}>
+        {(props) => <input {...props} className={parts.input} value={job} onChange={(event) => setJob(event.target.value)} />}
+      </Field>
+      <Field label="Grace in seconds" hint="How long after a run is expected it may succeed.">
+        {(props) => <input {...props} className={parts.input} inputMode="numeric" value={grace} onChange={(event) => setGrace(event.target.value)} />}
+      </Field>
+      <Field label="URL to call">{(props) => <input {...props} className={parts.input} type="url" placeholder="https://" value={url} onChange={(event) => setUrl(event.target.value)} />}</Field>
+    </Confirm>
   );
 }
 
@@ -82,17 +122,33 @@ function TenantFilter({ placeholder }: { placeholder: string }) {
   );
 }
 
+const OPERATIONS = ["create", "update", "pause", "resume", "delete", "replace", "run", "backfill", "cancel", "replay", "retry", "purge", "configure_tenant", "configure_queue", "configure_target", "set_calendar", "delete_calendar", "set_secret", "delete_secret", "create_monitor", "delete_monitor", "create_group", "close_group", "create_key", "revoke_key"];
+
 export function Audit() {
-  const [params] = useParams();
-  const read = useApi<Page<AuditEntry>>("/api/v1/audit", { page_size: 50, tenant_id: params.get("tenant_id"), page_token: params.get("after") }, { keep: true, hold: !!params.get("after") });
+  const [params, setParams] = useParams();
+  const me = useMe();
+  const [tenant, setTenant] = useState(params.get("tenant_id") ?? "");
+  const [actor, setActor] = useState(params.get("actor") ?? "");
+  const read = useApi<Page<AuditEntry>>("/api/v1/audit", { page_size: 50, tenant_id: params.get("tenant_id"), actor: params.get("actor"), operation: params.get("operation"), page_token: params.get("after") }, { keep: true, hold: !!params.get("after") });
   return (
     <>
       <PageHead title="Audit trail" />
-      <TenantFilter placeholder="All tenants" />
+      <form
+        className={parts.filters}
+        onSubmit={(event) => {
+          event.preventDefault();
+          setParams({ tenant_id: tenant.trim() || null, actor: actor.trim() || null, after: null });
+        }}
+      >
+        {!me?.tenant_id && <input className={parts.input} aria-label="Tenant" placeholder="All tenants" value={tenant} onChange={(event) => setTenant(event.target.value)} />}
+        <input className={parts.input} aria-label="Actor" placeholder="Any actor" value={actor} onChange={(event) => setActor(event.target.value)} />
+        <Select label="Operation" value={params.get("operation") ?? ""} onChange={(operation) => setParams({ operation: operation || null, after: null })} options={[["", "Any operation"], ...OPERATIONS.map((each): [string, string] => [each, operationWords(each)])]} />
+        <Button type="submit">Filter</Button>
+      </form>
       <Panel flush label="Audit trail">
         <Reading of={read} what="audit trail" rows={8}>
           {(page) =>
-            page.items.length ? (
+            page.items.length || page.next_page_token ? (
               <>
                 <AuditEntries entries={page.items} jobs />
                 <Pager page={page} size={50} noun="entry" many="entries" back={page.items.at(-1)?.at} />

@@ -1,5 +1,6 @@
 // Processes: the leader, the workers, and whether their clocks and versions agree.
 import { Crown } from "lucide-react";
+import type { ReactNode } from "react";
 import { Link } from "wouter";
 
 import { now } from "../api/client";
@@ -118,7 +119,7 @@ export function workerColumns(): Column<Worker>[] {
       ),
     },
     { id: "state", title: "State", kind: "nowrap", cell: (worker) => <State worker={worker} /> },
-    { id: "queues", title: "Queues", cell: (worker) => (worker.queues === null ? "all" : worker.queues.join(", ")) },
+    { id: "queues", title: "Queues", cell: (worker) => (worker.ended_at ? "–" : worker.queues === null ? "all" : worker.queues.join(", ")) },
     {
       id: "slots",
       title: "Slots",
@@ -158,20 +159,34 @@ export function WorkerPage({ id }: { id: string }) {
         <>
           <PageHead title={worker.worker_id ?? worker.session_id} beside={<State worker={worker} />} />
           <Lead>
-            Serves {worker.queues === null ? "all queues" : worker.queues.join(", ")}; runs {worker.tasks === null ? "all tasks" : worker.tasks.join(", ")}. <code>{worker.session_id}</code>
+            {worker.ended_at ? (
+              <>
+                {worker.state === "lost" ? "Its lease expired" : "It stopped"} <Time at={worker.ended_at} mode="relative" />
+                {worker.returned ? `; ${plural(worker.returned, "run")} went back to the queue` : ""}. Which queues and tasks it served is not kept.
+              </>
+            ) : (
+              <>
+                Serves {worker.queues === null ? "all queues" : worker.queues.join(", ")}; runs {worker.tasks === null ? "all tasks" : worker.tasks.join(", ")}.
+              </>
+            )}{" "}
+            <code>{worker.session_id}</code>
           </Lead>
           <div className={s.stack}>
             <Counts
               items={[
-                ["Running", counted(worker.running, worker.at_least.includes("running")), null],
-                ["Slots", worker.slots === null ? "–" : group(worker.slots), null],
-                ["Up for", worker.started_at ? rough(now() - Date.parse(worker.started_at)) : "–", null],
-                ["Heartbeat", <Time at={worker.renewed_at ?? worker.ended_at} mode="relative" />, null],
+                ...(worker.ended_at
+                  ? ([["Ended", <Time at={worker.ended_at} mode="relative" />, null]] as [string, ReactNode, null][])
+                  : ([
+                      ["Running", counted(worker.running, worker.at_least.includes("running")), null],
+                      ["Slots", worker.slots === null ? "–" : group(worker.slots), null],
+                      ["Up for", worker.started_at ? rough(now() - Date.parse(worker.started_at)) : "–", null],
+                      ["Heartbeat", <Time at={worker.renewed_at} mode="relative" />, null],
+                    ] as [string, ReactNode, null][])),
               ]}
             />
-            <Panel title="Running now" flush>
+            {!worker.ended_at && <Panel title="Running now" flush>
               {worker.executions.length ? <Table label="Executions" columns={columns} rows={worker.executions} keyOf={(run) => run.execution_id} /> : <Empty>Nothing right now.</Empty>}
-            </Panel>
+            </Panel>}
           </div>
         </>
       )}

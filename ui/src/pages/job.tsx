@@ -212,10 +212,12 @@ function History({ job }: { job: Job }) {
 }
 
 function Upcoming({ job }: { job: Job }) {
-  const read = useApi<NextRuns>(`/api/v1/jobs/${job.job_id}/next-runs`, { count: 10 }, { everySeconds: 60, enabled: job.next_run_at !== null });
+  const paused = job.status === "PAUSED" && job.type === "RECURRING";
+  const known = job.next_run_at !== null || paused;
+  const read = useApi<NextRuns>(`/api/v1/jobs/${job.job_id}/next-runs`, { count: 10 }, { everySeconds: 60, enabled: known });
   return (
-    <Panel title="Next 10 runs" actions={<Muted>{scheduleWords(job.schedule)}, {job.schedule.timezone}</Muted>}>
-      {job.next_run_at === null ? (
+    <Panel title={paused ? (job.paused?.until ? "Next 10 runs, after the pause" : "Next 10 runs, if it is resumed now") : "Next 10 runs"} actions={<Muted>{scheduleWords(job.schedule)}, {job.schedule.timezone}</Muted>}>
+      {!known ? (
         <Empty>{job.status === "PAUSED" ? "No runs while it is paused." : "It has no further runs."}</Empty>
       ) : (
         <Reading of={read} what="next runs" rows={6}>

@@ -67,6 +67,8 @@ const PAGES: { href: string; title: string; text: string; op?: string }[] = [
   { href: "/targets", title: "Targets", text: "Webhook hosts, their limits and circuits" },
   { href: "/fleet", title: "Fleet", text: "Leader, processes and workers" },
   { href: "/operations", title: "Operations", text: "Bulk operations, in progress and past" },
+  { href: "/groups", title: "Groups", text: "One callback when many executions have ended" },
+  { href: "/calendars", title: "Calendars", text: "Dates that schedules skip" },
   { href: "/monitors", title: "Monitors", text: "Alerts for jobs that do not succeed in time" },
   { href: "/audit", title: "Audit trail", text: "What was changed, and by whom", op: "list_audit" },
   { href: "/secrets", title: "Secrets", text: "Names of stored values for webhooks", op: "list_secrets" },

@@ -110,6 +110,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 last_success_at=None,
                 down_since=None,
                 created_at=now,
+                job_name=job.name,
             )
     return writing.answer
 
@@ -165,6 +166,7 @@ def render_monitor(monitor: Monitor) -> dict[str, Any]:
     return {
         "monitor_id": monitor_text(monitor.monitor_id),
         "job_id": job_text(monitor.job_id),
+        "job_name": monitor.job_name,
         "tenant_id": monitor.tenant_id,
         "grace_seconds": monitor.grace_seconds,
         "url": monitor.url,
@@ -187,4 +189,5 @@ def _monitor(row: asyncpg.Record) -> Monitor:
         last_success_at=row["last_success_at"],
         down_since=row["down_since"],
         created_at=row["created_at"],
+        job_name=row["job_name"],
     )

@@ -50,6 +50,7 @@ from hourbell.timing.zones import shown_in
 
 _J = queries("jobs")
 _C = queries("calendars")
+_U = queries("pauses")
 # Stand-ins for what cannot be read. A client that sends a whole job back is refused by the rule.
 _UNREADABLE_SCHEDULE = Cron("(unreadable)")
 _UNREADABLE_ACTION = TaskAction(name="unreadable")
@@ -282,14 +283,22 @@ async def recorded_under(engine: Engine, name: str | None) -> str:
 
 
 async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
-    """A job and its next runs as currently known: none when it is paused or has ended."""
+    """A job and its next runs as currently known: of a paused schedule, those after its pause.
+
+    A pause without an end counts as if it ended now.
+    """
     job = await get_job(engine, job_id)
-    if job.next_run_at is None:
+    is_paused = job.status is JobStatus.PAUSED and not isinstance(job.schedule, Once)
+    if job.next_run_at is None and not is_paused:
         return job, []
     if isinstance(job.schedule, Once):
+        assert job.next_run_at is not None
         local = job.next_run_at.astimezone(shown_in(job.schedule.timezone))
         return job, [NextRun(job.next_run_at, local, "")]
     after = await engine.clock.now()
+    if is_paused:
+        until = await engine.database.value(_U["pause_end"], job_id)
+        after = max(after, until or after)
     if job.window.max_runs is not None:
         row = await engine.database.row(_J["recurring"], [job_id])
         count = min(count, job.window.max_runs - row["runs"])

@@ -46,17 +46,20 @@ insert into hourbell.monitors
 values ($1, $2, $3, $4, $4, $4, $5, $6, $7, $8, $9)
 
 -- name: monitor
-select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
+select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name,
+  (select name from hourbell.jobs as j where j.id = m.job) as job_name
 from hourbell.monitors as m where m.id = $1
 
 -- name: list_monitors
 -- Newest first, before $1; of all tenants.
-select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
+select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name,
+  (select name from hourbell.jobs as j where j.id = m.job) as job_name
 from hourbell.monitors as m where m.deleted_at is null and m.id < $1 order by m.id desc limit $2
 
 -- name: list_monitors_of_tenant
 -- For the tenant $3, as a range condition: only the tenant's index is ordered by (tenant, id).
-select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
+select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name,
+  (select name from hourbell.jobs as j where j.id = m.job) as job_name
 from hourbell.monitors as m
 where m.deleted_at is null and (m.tenant, m.id) < ($3, $1) and m.tenant >= $3 order by m.tenant desc, m.id desc limit $2
 

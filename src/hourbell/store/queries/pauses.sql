@@ -43,3 +43,7 @@ where p.job = seen.job and p.look_at = seen.look_at
 
 -- name: change_jobs
 select outcomes, hourbell.ended() as ended from hourbell.change_jobs($1, $2, $3::text[]::json[], $4) as outcomes
+
+-- name: pause_end
+-- When the pause of a job ends by itself; null: it does not.
+select until from hourbell.pauses where job = $1
