@@ -32,7 +32,7 @@ _BY_BACKENDS = {
 # They kill or stop their victim twice: once to start it as they need it, once to hit it.
 _TWO_BLOWS = ("kill_at_failpoint", "stop_at_failpoint", "clock_skew", "clock_step")
 # They hit the process itself. One that has only lost the database goes on with what it has begun.
-_PROCESS_KINDS = ("kill", "stop", "clock", "rolling_", "poison")
+_PROCESS_KINDS = ("kill", "stop", "clock", "rolling_", "poison", "older_worker")
 
 
 class Strike(NamedTuple):
@@ -112,7 +112,7 @@ def moments(fault: Fault) -> list[Fault]:
             msgspec.structs.replace(fault, victim=victim, began_at=began_at, ended_at=ended_at)
             for victim, began_at, ended_at in fault.detail["moments"]
         ]
-    if fault.kind != "older_tzdata":
+    if fault.kind not in ("older_tzdata", "older_worker"):
         return [fault]
     return [
         msgspec.structs.replace(fault, ended_at=fault.detail["whole_at"]),

@@ -174,6 +174,16 @@ class Clients:
         job: str = made["job_id"]
         return job
 
+    async def unread(self, pause_seconds: float) -> tuple[str, str]:
+        """A job that is due much later, and is paused for some seconds; its id and tenant."""
+        made = await self._create(
+            "unread", self._chosen.choice(TENANTS), {"delay_seconds": 3600}, "well"
+        )
+        job, tenant = made["job_id"], made["tenant_id"]
+        until = datetime.fromtimestamp(time.time() + pause_seconds, UTC).isoformat()
+        await self._call("pause", tenant, "POST", f"/jobs/{job}/pause", {"until": until}, job)
+        return job, tenant
+
     async def has_died(self, job: str) -> bool:
         """Whether the API says that the system has given a one-time job up."""
         heard = await self._ask("GET", f"/api/v1/jobs/{job}/executions", {})
@@ -211,6 +221,9 @@ class Clients:
                 await self._call("delete", tenant, "DELETE", f"/jobs/{job}", None, job)
                 jobs[number] = await self._recurring(number)
             await self._change(*jobs[number])
+
+    async def delete(self, job: str, tenant: str) -> None:
+        await self._call("delete", tenant, "DELETE", f"/jobs/{job}", None, job)
 
     async def _recurring(self, number: int) -> tuple[str, str]:
         """A job for one of the places, each of which has a kind of its own; its id and tenant."""
@@ -285,7 +298,7 @@ class Clients:
 
     async def _change(self, job: str, tenant: str) -> None:
         match self._chosen.choice(
-            ("pause", "resume", "resume", "run", "cancel", "schedule", "priority")
+            ("pause", "resume", "resume", "run", "cancel", "schedule", "priority", "queue")
         ):
             case "schedule":
                 change = {"schedule": {"every_seconds": self._chosen.choice((1, 2, 3, 4))}}
@@ -293,6 +306,9 @@ class Clients:
             case "priority":
                 urgency = {"priority": self._chosen.choice(PRIORITIES)}
                 await self._call("update", tenant, "PATCH", f"/jobs/{job}", urgency, job)
+            case "queue":  # what is queued follows, or is superseded
+                route = {"queue": self._chosen.choice(("default", "bulk"))}
+                await self._call("update", tenant, "PATCH", f"/jobs/{job}", route, job)
             case "cancel":
                 _, made = await self._call("run", tenant, "POST", f"/jobs/{job}/run", None, job)
                 for run in made.get("execution_ids", []):

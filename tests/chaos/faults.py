@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import services
+from chaos import evidence
 from chaos.builds import PRESENT
 from chaos.proxy import (
     AnyMode,
@@ -31,6 +32,7 @@ from chaos.proxy import (
     Trickle,
 )
 from chaos.zones import YOUNG
+from hourbell.model.ids import parse_job_id
 
 if TYPE_CHECKING:
     from chaos.processes import Process
@@ -46,8 +48,11 @@ CALM_SECONDS = (
 FEW = 8
 OUTAGE_SECONDS = (1.0, 5.0)
 ROLLING_UPGRADE = "rolling_upgrade"
+OLDER_WORKER = "older_worker"
 MIXED_SECONDS = (2.0, 4.0)  # half of the processes of one build, half of the other
 OLDER_TZDATA_SECONDS = (20.0, 30.0)  # longer than executions are planned ahead
+UNREADABLE_SECONDS = 6.0
+OLDER_WORKER_SECONDS = (5.0, 15.0)
 POISON_SECONDS = 60.0  # three leases and three failovers, and patience
 # Where a process can be made to die or to stand; each is reached by the role again and again.
 POINTS = {
@@ -466,6 +471,38 @@ async def poison(rig: Rig, victim: str, chosen: random.Random) -> dict[str, obje
     return {"job": job}
 
 
+async def unreadable(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
+    """A document that no build of the run can read, of a job whose pause ends meanwhile: all others are as ever."""
+    job, tenant = await rig.clients.unread(UNREADABLE_SECONDS / 2)
+    number, readable, strange = parse_job_id(job), '"type":"WEBHOOK"', '"type":"TELEPATHY"'
+    for text, other in ((readable, strange), (strange, readable)):
+        changed = await evidence.replace_in_document(rig.pair.dsn(), number, text, other)
+        assert changed == 1, f"the document of {job} has no {text}"
+        await asyncio.sleep(UNREADABLE_SECONDS if text == readable else 0)
+    await rig.clients.delete(job, tenant)
+    return {"job": job}
+
+
+async def older_worker(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
+    """A worker of the older build, for a while beside those of the present one."""
+    assert rig.older is not None
+    await rig.migrate(rig.older)
+    async with rig.in_hand(victim) as process:
+        present = process.environment["PYTHONPATH"]
+        await process.terminate()
+        process.environment["PYTHONPATH"] = rig.older.path
+        process.start()
+        await rig.is_ready(process)
+        whole_at = time.time()
+        await asyncio.sleep(chosen.uniform(*OLDER_WORKER_SECONDS))
+        until = time.time()
+        await process.terminate()
+        process.environment["PYTHONPATH"] = present
+        process.start()
+        await rig.is_ready(process)
+    return {"whole_at": whole_at, "until": until}
+
+
 def _role(name: str) -> str:
     return "scheduler" if name == LEADER else name.partition("-")[0]
 
@@ -512,6 +549,10 @@ def _with_zones(names: list[str]) -> list[str]:
     return [name for name in names if _role(name) in ("api", "scheduler")]
 
 
+def _workers(names: list[str]) -> list[str]:
+    return [name for name in names if _role(name) == "worker"]
+
+
 def _postgres(names: list[str]) -> list[str]:
     return ["postgres"]
 
@@ -549,4 +590,6 @@ KINDS = {
     "clog": Kind(clog, _everything),
     "herd": Kind(herd, _everything),
     "poison": Kind(poison, _everything),
+    "unreadable": Kind(unreadable, _everything),
+    OLDER_WORKER: Kind(older_worker, _workers),
 }

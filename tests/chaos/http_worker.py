@@ -27,8 +27,9 @@ import msgspec
 from aiohttp import web
 
 from verify.history import Delivery, Log
+from verify.promise import OVER_HTTP
 
-QUEUE = "over-http"
+QUEUE = OVER_HTTP
 TASK = "rest"  # its payload: {"seconds": so long, "fails": so many attempts fail}
 SLOTS = 10
 WAIT_SECONDS = 1  # of a claim that finds nothing

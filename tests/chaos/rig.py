@@ -33,7 +33,7 @@ from chaos import evidence, http_worker
 from chaos.builds import OLDER, PRESENT, Build, extract
 from chaos.checker import Figures, Promise, Violation, check, figures
 from chaos.clients import Clients
-from chaos.faults import KINDS, LEADER, ROLLING_UPGRADE, Planned, possible, schedule
+from chaos.faults import KINDS, LEADER, OLDER_WORKER, ROLLING_UPGRADE, Planned, possible, schedule
 from chaos.postgres import Pair, dsn_at
 from chaos.processes import START_SECONDS, Process, supervise
 from chaos.proxy import Proxy
@@ -71,12 +71,14 @@ class Rig:
 
     lease_seconds = float(LEASE_SECONDS)
 
-    def __init__(self, folder: Path, pair: Pair, seed: int, older: Build | None) -> None:
+    def __init__(
+        self, folder: Path, pair: Pair, seed: int, older: Build | None, build: Build
+    ) -> None:
         self.folder = folder
         self.pair = pair
         self.seed = seed
         self.older = older  # None: there is only the present build
-        self.build = older or PRESENT  # of all processes, between faults
+        self.build = build  # of all processes, between faults
         self.proxies: dict[str, Proxy] = {}
         self.processes: dict[str, Process] = {}
         self.log = Log(folder / "rig.jsonl")
@@ -103,17 +105,18 @@ class Rig:
         *,
         synchronous: bool,
         older: Build | None = None,
+        build: Build = PRESENT,
         schedulers: int = SCHEDULERS,
         workers: int = WORKERS,
     ) -> AsyncIterator[Rig]:
-        """Everything up and ready, from the older build if there is one; at the end, nothing is left running."""
+        """Everything up and ready, from this build; at the end, nothing is left running."""
         async with contextlib.AsyncExitStack() as stack:
             (folder / "postgres").mkdir()
             for server in ("one", "two"):
                 stack.enter_context(small_disk(folder / "postgres" / server))
             pair = await Pair.start(folder / "postgres", synchronous)
             stack.push_async_callback(pair.stop)
-            rig = cls(folder, pair, seed, older)
+            rig = cls(folder, pair, seed, older, build)
             stack.callback(rig.log.close)
             await rig._migrate(rig.build)
             await evidence.install(pair.dsn())
@@ -417,12 +420,14 @@ async def chaos(
     shared_seconds: float = 0.0,
 ) -> Judged:
     """One run, and what the checker says of it. With upgrades among its faults it begins with the older build."""
-    older = extract(OLDER, folder / "older") if ROLLING_UPGRADE in kinds else None
+    upgrades = ROLLING_UPGRADE in kinds
+    older = extract(OLDER, folder / "older") if upgrades or OLDER_WORKER in kinds else None
     async with Rig.started(
         folder,
         seed,
         synchronous=synchronous,
         older=older,
+        build=older if upgrades and older is not None else PRESENT,
         schedulers=schedulers,
         workers=workers,
     ) as rig:

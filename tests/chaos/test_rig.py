@@ -26,6 +26,7 @@ LONG = {
     "stop_in_statement",
     "rolling_restart",
     "older_tzdata",
+    "older_worker",
     "clock_skew",
     "clock_step",
 }

@@ -19,6 +19,7 @@ PRIORITIES = {"CRITICAL": CRITICAL, "HIGH": HIGH, "MEDIUM": MEDIUM, "LOW": LOW}
 SCHEDULE, RUN_NOW, BACKFILL = range(3)  # origins
 LOST = frozenset({"lost", "crashed"})  # why an attempt ended that lost its worker
 FOREVER = float("inf")
+OVER_HTTP = "over-http"  # the queue of the workers over HTTP
 
 Document = dict[str, Any]
 Micros = int  # since the epoch: floats of the same moment may differ in their last bit
@@ -75,7 +76,9 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
     # Moods of the receiver that leave nobody in doubt: who asks hears the whole answer, in time.
     honest_moods: frozenset[str] = frozenset({"well", "slow", "fails_once", "flaky"})
-    no_excuse: frozenset[str] = frozenset({"herd"})  # kinds of faults that break nothing
+    no_excuse: frozenset[str] = frozenset(
+        {"herd", "unreadable"}
+    )  # kinds of faults that break nothing
     # Prefixes of kinds of faults under which a transaction may stay idle: nobody is there to go on
     # with it.
     idle_excuses: tuple[str, ...] = ("stop_",)

@@ -21,7 +21,16 @@ import msgspec
 
 from verify.history import Call, Seconds
 from verify.oracle import occurrences
-from verify.promise import FOREVER, PRIORITIES, Document, Micros, Promise, instant, micros
+from verify.promise import (
+    FOREVER,
+    OVER_HTTP,
+    PRIORITIES,
+    Document,
+    Micros,
+    Promise,
+    instant,
+    micros,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -168,7 +177,7 @@ class Story:
     @property
     def over_http(self) -> bool:
         """Whether it is for the workers over HTTP, which have their queue to themselves."""
-        return self.document.get("queue") is not None
+        return self.document.get("queue") == OVER_HTTP
 
     @property
     def restricted(self) -> bool:
@@ -204,7 +213,12 @@ class Story:
         if told is None or told >= update.asked_at or update.asked_at >= self.certain_until:
             return False
         ends = [*(version.told for version in self.versions[1:]), FOREVER]
-        defaults = {"priority": "MEDIUM", "misfire_policy": "latest", "overlap_policy": "allow"}
+        defaults = {
+            "priority": "MEDIUM",
+            "queue": "default",
+            "misfire_policy": "latest",
+            "overlap_policy": "allow",
+        }
         return all(
             # A null removes what was set, so that the default holds.
             defaults | patched(defaults | version.document, update.document or {})
