@@ -1,6 +1,6 @@
 """The judge of a run of the chaos rig: what `verify.judge` knows, and what only the rig can know.
 
-    check(history, promise)     the violations: one function a promise, I1 to I18 as in the issue
+    check(history, promise)     the violations: one function a promise, I1 to I19
     figures(history, promise)   what the run was like: faults, duplicates, failovers, lateness
 
 A fault excuses what it can explain, of those whom it hit (`checks_faults`), as long as it lasts and for one failover
@@ -42,6 +42,7 @@ from chaos.checks_times import (
     tenants_are_served_fairly,
     urgent,
 )
+from chaos.keys import keys_have_one_holder, without_keyed
 from verify.history import History
 from verify.judge import judge
 from verify.occurrences import required
@@ -69,11 +70,11 @@ def check(history: History, promise: Promise) -> list[Violation]:
     missing = list(what_is_missing(case))
     if missing:
         return [Violation("I0", f"the evidence is incomplete: {what}") for what in missing]
-    return judge(case, JUDGEMENTS)
+    return judge(case, JUDGEMENTS) + list(keys_have_one_holder(history))
 
 
 def _case(history: History, promise: Promise) -> RigCase:
-    amnesty = without_what_may_be_lost(history, promise)
+    amnesty = without_what_may_be_lost(without_keyed(history), promise)
     return RigCase(amnesty.history, promise, amnesty.forgiven)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from chaos import http_worker
+from chaos import http_worker, keys
 from chaos.worker import POISON
 from chaos.zones import YOUNG
 from verify.history import Call, Log
@@ -53,6 +53,8 @@ WISHES: tuple[dict[str, object], ...] = (
     {"concurrency_key": "one"},
     {"concurrency_key": "two", "concurrency_limit": 2},
 )
+ONCE = {"max_retries": 0}
+KEPT_SECONDS = 4  # how long a job keeps its unique key from the dead letter that had it
 ANSWER_SECONDS = 6.0
 REPEAT_SECONDS = 0.4
 MAX_ASKED = 20  # times for a page, after the faults
@@ -94,6 +96,7 @@ class Clients:
             self._again,
             self._over_http,
             self._in_a_young_zone,
+            self._keyed,
         )
         self._tasks = [asyncio.create_task(self._for_ever(role)) for role in roles]
 
@@ -282,6 +285,24 @@ class Clients:
         return await self._try_to_create(
             "young", self._chosen.choice(TENANTS), schedule, "well", **fields
         )
+
+    async def _keyed(self) -> None:
+        """Dead letters with a unique key, replayed while another job has the key, and when it has ended."""
+        key = {"unique_key": f"key-{next(self._numbers)}"}
+        dead = await self._create(
+            "keyed", keys.TENANT, {"delay_seconds": 0}, "fails", retry_policy=ONCE, **key
+        )
+        job = dead["job_id"]
+        for _ in range(MAX_ASKED):
+            if await self.has_died(job):
+                break
+            await self._rest(1.0)
+        await self._create("keyed", keys.TENANT, {"delay_seconds": KEPT_SECONDS}, "well", **key)
+        for _ in range(2):
+            run = job.replace("job_", "exe_")
+            path = f"/dead-letters/{run}/replay"
+            await self._call("replay", keys.TENANT, "POST", path, None, job, run)
+            await self._rest(KEPT_SECONDS + 1.0)
 
     async def _task(
         self, kind: str, schedule: Answer, seconds: float = 0.2, fails: int = 0
