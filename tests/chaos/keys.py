@@ -1,7 +1,7 @@
 """Replays of dead letters that have a unique key, while another job has the key.
 
-What is replayed begins anew, which the judge of ordinary jobs does not know. So these jobs have a tenant of their own, are
-left out of the history that it gets, and are judged here: as long as one of them certainly lives, no other is replayed.
+The judge of ordinary jobs does not know replays. So these jobs have a tenant of their own, are left out of the history that
+it gets, and are judged here: as long as one of them certainly lives, no other is replayed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ import pytest
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life.retain import run_housekeeping
+from hourbell.model.errors import StoreUnavailable
 from hourbell.model.instants import format_instant
+from hourbell.store.database import Database
 from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
@@ -270,3 +272,23 @@ async def test_while_the_first_still_runs_the_second_is_told_to_try_again(
         answer = await api.send(method, path, document, key="one")
     await stopped.close()
     assert answer.is_problem(503, "busy")
+
+
+async def test_what_an_earlier_write_has_done_is_told_when_it_is_durable(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    document = one_time(schedule={"delay_seconds": 3600})
+    job = (await api.post("/api/v1/jobs", document, key="one")).body
+    path, unknown = f"/api/v1/jobs/{job['job_id']}", "/api/v1/jobs/job_0ahr000000000"
+
+    async def away(_: Database) -> None:
+        raise StoreUnavailable("the standby is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "confirm", away)
+        assert (await api.post("/api/v1/jobs", document, key="one")).status == 503
+        assert (await api.delete(unknown)).status == 503
+        assert (await api.get(unknown)).status == 404  # a read promises nothing
+        assert (await api.delete(path)).status == 200  # its own commit is durable
+    assert (await api.delete(unknown)).status == 404
+    assert (await api.post("/api/v1/jobs", document, key="one")).status == 201
