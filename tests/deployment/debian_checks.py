@@ -6,6 +6,7 @@ Takes about six minutes, and is no part of `make test`.
 import contextlib
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -174,33 +175,85 @@ class Container:
             self._process.wait()
 
 
-class Cell:
-    """The containers of one database."""
+class Limits:
+    """A control group with the limits of the chart's pods, and a quarter of a CPU, which is what they request."""
 
-    def __init__(self, image: Image, server: Server, target: Target) -> None:
-        self._image, self._server = image, server
+    MEMORY_BYTES = 1024**3
+
+    def __init__(self) -> None:
+        name = f"hourbell-test-{os.getpid()}"
+        one = Path("/sys/fs/cgroup")
+        self._unified = (one / "cgroup.controllers").exists()
+        self.folders = (
+            [one / name] if self._unified else [one / "memory" / name, one / "cpu" / name]
+        )
+        for folder in self.folders:
+            folder.mkdir()
+        memory, cpu = self.folders[0], self.folders[-1]
+        if self._unified:
+            (memory / "memory.max").write_text(str(self.MEMORY_BYTES))
+            (cpu / "cpu.max").write_text("25000 100000")
+        else:
+            (memory / "memory.limit_in_bytes").write_text(str(self.MEMORY_BYTES))
+            (cpu / "cpu.cfs_quota_us").write_text("25000")
+
+    def around(self, command: list[str]) -> list[str]:
+        enter = [f"echo $$ > {folder}/cgroup.procs" for folder in self.folders]
+        return ["sh", "-c", " && ".join([*enter, 'exec "$@"']), "sh", *command]
+
+    def peak_bytes(self) -> int:
+        name = "memory.peak" if self._unified else "memory.max_usage_in_bytes"
+        return int((self.folders[0] / name).read_text())
+
+    def remove(self) -> None:
+        for folder in self.folders:
+            folder.rmdir()
+
+
+@pytest.fixture
+def limits() -> Iterator[Limits]:
+    try:
+        made = Limits()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield made
+    made.remove()
+
+
+class Cell:
+    """The containers of one database, with their secrets in files."""
+
+    def __init__(self, image: Image, server: Server, target: Target, secrets: Path) -> None:
+        self._image, self._shared = image, [server.sockets, secrets]
+        self.key = "hb_" + "k" * 43
+        (secrets / "admin-key").write_text(self.key)
+        (secrets / "database-url").write_text(server.dsn)
         self.variables = {
-            "HOURBELL_DATABASE_URL": server.dsn,
+            "HOURBELL_ADMIN_KEY_FILE": f"{secrets}/admin-key",
+            "HOURBELL_DATABASE_URL_FILE": f"{secrets}/database-url",
             "HOURBELL_EGRESS_ALLOW": f"127.0.0.1:{target.server_port}",
         }
         self.started: list[Container] = []
 
     def does(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = self._image.command(*arguments, shared=[self._server.sockets], **self.variables)
+        command = self._image.command(*arguments, shared=self._shared, **self.variables)
         return subprocess.run(command, capture_output=True, text=True, timeout=READY_SECONDS)
 
-    def starts(self, role: str) -> Container:
+    def starts(self, role: str, limits: Limits | None = None) -> Container:
         port = free_port()
         variables = self.variables | {"HOURBELL_PORT": str(port)}
-        container = Container(self._image.command(role, shared=[self._server.sockets], **variables))
+        command = self._image.command(role, shared=self._shared, **variables)
+        container = Container(command if limits is None else limits.around(command))
         container.port = port
         self.started.append(container)
         return container
 
 
 @pytest.fixture
-def cell(image: Image, postgres: Server, target: Target) -> Iterator[Cell]:
-    made = Cell(image, postgres, target)
+def cell(folder: Path, image: Image, postgres: Server, target: Target) -> Iterator[Cell]:
+    secrets = folder / f"secrets-{postgres.sockets.parent.name}"
+    secrets.mkdir()
+    made = Cell(image, postgres, target, secrets)
     yield made
     for container in made.started:
         container.kill()
@@ -234,16 +287,13 @@ def test_the_image_says_its_version_and_cannot_write(image: Image) -> None:
 
 
 def test_a_cell_of_containers_is_healthy_runs_a_webhook_and_drains(
-    cell: Cell, image: Image, target: Target
+    limits: Limits, cell: Cell, image: Image, target: Target
 ) -> None:
     early = cell.does("worker")
     assert (early.returncode, "hourbell migrate" in early.stderr) == (2, True)
     assert cell.does("migrate").returncode == 0
-    refused = cell.does("api")  # it listens on all addresses
-    assert (refused.returncode, "admin key" in refused.stderr) == (2, True)
-    made = cell.does("keys", "create", "--role", "admin", "--name", "first")
-    (key,) = re.findall(r"hb_\w+", made.stdout)
-    api, scheduler, worker = (cell.starts(role) for role in ("api", "scheduler", "worker"))
+    api, scheduler = (cell.starts(role) for role in ("api", "scheduler"))
+    worker, key = cell.starts("worker", limits), cell.key
     for container in (api, scheduler, worker):
         eventually(lambda at=container.port: is_ready(at))
         check = image.health_check(HOURBELL_PORT=str(container.port))
@@ -260,6 +310,7 @@ def test_a_cell_of_containers_is_healthy_runs_a_webhook_and_drains(
     assert (code, "Stopped." in log) == (0, True), log
     assert time.monotonic() - began < DRAIN_SECONDS / 2
     assert status_of(api.port, key, job) == "SUCCEEDED"
+    assert limits.peak_bytes() < limits.MEMORY_BYTES / 4
     assert [container.stop()[0] for container in (api, scheduler)] == [0, 0]
 
 
