@@ -10,6 +10,7 @@ functions, whose plans `explain` does not show.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -1337,6 +1338,18 @@ def _(s: Scene) -> Case:
 # Lists by each filter, when nothing is found: they look at so many, and stop.
 
 
+@case("recurring jobs by a text")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, None, None, None, None, "a text that no job has"]
+    return listing(J["list_recurring"], args, rows=1_100, buffers=3_000)
+
+
+@case("one-time jobs by a text")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, [0, 1], None, None, None, None, s.now, None, "a text that no job has"]
+    return listing(J["list_one_time"], args, rows=4_500, buffers=40_000, slabs=SLABS)
+
+
 @case("recurring jobs of a tenant by queue, name or label")
 def _(s: Scene) -> Case:
     args = [NEWEST, 51, 1000, 0, 3, "job-x", "team:none", 1]
@@ -1687,6 +1700,9 @@ def listing(
 ) -> Case:
     """A statement of a list, as engine/views/pages.py runs it."""
     pinned = [*before, Step(queries("pages")["pin_plans"])]
+    # No text is looked for.
+    wanted = max(map(int, re.findall(r"\$(\d+)", statement)))
+    args = [*args, *[None] * (wanted - len(args))]
     return Case(statement, args, rows, buffers, slabs, before=pinned)
 
 

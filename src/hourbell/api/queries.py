@@ -108,6 +108,13 @@ class JobsQuery(TenantPageQuery, LastOutcomesQuery):
     type = Field(choice_of(JobType))
     name_prefix = Field(Short(MAX_NAME))
     label = Field(NameAndValue(), description="A label as name:value, such as team:billing.")
+    q = Field(
+        Short(MAX_NAME),
+        description=(
+            "A text, in any case, in the name, the task, the host that is called, or a label "
+            "(name:value) of the job."
+        ),
+    )
 
 
 class _AnyExecutions(PageQuery):

@@ -306,6 +306,7 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, bool, PageRequ
         type=query.type,
         name_prefix=query.name_prefix,
         label=query.label,
+        text=query.q,
     )
     return wanted, query.last_outcomes, query.total, _page_request(query)
 

@@ -333,6 +333,9 @@ def json_or_text(value: str | None) -> Any:
 @click.option("--type", "kind", type=click.Choice(TYPES, case_sensitive=False))
 @click.option("--name-prefix")
 @click.option("--label", help="name:value")
+@click.option(
+    "-q", "--search", help="A text in the name, the task, the host or a label, in any case."
+)
 @limit_options
 @remote
 def list_command(
@@ -344,6 +347,7 @@ def list_command(
     kind: str | None,
     name_prefix: str | None,
     label: str | None,
+    search: str | None,
     limit: int,
     everything: bool,
 ) -> None:
@@ -355,6 +359,7 @@ def list_command(
         queue=queue,
         type=kind,
         name_prefix=name_prefix,
+        q=search,
         label=label,
     )
     found = limited(jobs, limit, everything)

@@ -183,3 +183,56 @@ async def test_a_status_that_few_jobs_have_is_found_among_many_others(
     short = (await api.get(f"{JOBS}?status=PAUSED&type=RECURRING")).body
     assert short["items"] == []
     assert await ids(api, "status=PAUSED&type=RECURRING") == {paused["job_id"]}
+
+
+@pytest.mark.parametrize("of_tenant", ["", "&tenant_id=acme"])
+async def test_jobs_are_found_by_what_a_person_types(api: Client, of_tenant: str):
+    hook = {"type": "WEBHOOK", "url": "https://Hooks.Example.com:8443/reports?to=ops"}
+    hooked = await both(api, tenant_id="acme", name="Monthly Invoice", action=hook)
+    task = {"type": "TASK", "name": "shop.send_mail", "payload": {"secret": "of nobody"}}
+    mailed = await both(
+        api, tenant_id="acme", name="news", action=task, labels={"team": "Billing-EU"}
+    )
+    coded = recurring(tenant_id="acme", name="app:shop/nightly", action=task)
+    answer = await api.put(
+        JOBS + "/by-name/" + quote("app:shop-nightly", safe=""),
+        coded | {"name": "app:shop-nightly"},
+    )
+    mailed_or_coded = mailed | {answer.body["job_id"]}
+    for text, found in {
+        "invoice": hooked,
+        "LY INV": hooked,
+        "hooks.example": hooked,
+        "EXAMPLE.COM:8443": hooked,
+        "send_mail": mailed_or_coded,
+        "billing-eu": mailed,
+        "team:bill": mailed,
+        "shop-night": mailed_or_coded - mailed,
+        "reports": set(),  # the path
+        "of nobody": set(),
+        "TASK": set(),
+        'a"b\\c%_': set(),
+    }.items():
+        assert await ids(api, f"q={quote(text)}{of_tenant}") == found, text
+    assert await ids(api, f"q=invoice&type=RECURRING{of_tenant}") < hooked
+    assert await ids(api, f"q=send&label=team:Billing-EU{of_tenant}") == mailed
+    assert await ids(api, "q=invoice&tenant_id=other") == set()
+
+
+async def test_a_name_with_quotation_marks_is_found(api: Client):
+    job = await api.created(one_time(name='the "best" \\ one'))
+    assert await ids(api, "q=" + quote('"BEST" \\')) == {job["job_id"]}
+
+
+async def test_a_search_among_many_jobs_looks_at_a_bounded_number_for_each_page(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    wanted = await api.created(one_time(name="needle"))
+    for number in range(5):
+        await api.created(one_time(name=f"hay {number}"))
+    monkeypatch.setattr(jobs, "MAX_SCANNED_ROWS", 3)
+    monkeypatch.setattr(pages, "MAX_SCANNED_ROWS", 3)
+    page = (await api.get(f"{JOBS}?q=needle&tenant_id=default")).body
+    assert page["items"] == []
+    assert page["next_page_token"] is not None
+    assert await ids(api, "q=needle&tenant_id=default") == {wanted["job_id"]}

@@ -91,6 +91,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     type: JobType | None = None
     name_prefix: str | None = None
     label: str | None = None  # as `team:billing`
+    text: str | None = None  # in the name, the task, the host or a label, whatever the case
 
 
 async def get_job(engine: Engine, job_id: int) -> Job:
@@ -133,12 +134,12 @@ async def list_jobs(
 async def search_jobs(
     engine: Engine, wanted: JobFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
-    """Jobs, newest first; if they are looked for by name, recurring jobs come first.
+    """Jobs, newest first; if they are looked for by name or text, recurring jobs come first.
 
     An index has the names of recurring jobs, so a few pages show all of them. One-time jobs are
     looked for among the newest, which may take many pages.
     """
-    if wanted.name_prefix is None or wanted.type is not None:
+    if wanted.type is not None or (wanted.name_prefix is None and wanted.text is None):
         return await list_jobs(engine, wanted, page_size, token)
     part, before = (0, NEWEST) if token is None else read_token(token, tuple[Id, Id])
     size = min(page_size, MAX_PAGE_SIZE)
@@ -196,6 +197,7 @@ async def _sources(
         return []
     rest = (queue, wanted.name_prefix, wanted.label)
     of_tenant = () if tenant is None else (tenant,)
+    text = None if wanted.text is None else wanted.text.lower()
 
     async def look(
         statements: _Statements,
@@ -206,7 +208,7 @@ async def _sources(
     ) -> PageSource[int]:
         """What a list contributes; `by_tenants`: there is another way if it meets few that are wanted."""
         statement = statements.of_all if tenant is None else statements.of_tenant
-        args = (size + 1, MAX_SCANNED_ROWS, which, *rest, *states, *of_tenant)
+        args = (size + 1, MAX_SCANNED_ROWS, which, *rest, *states, *of_tenant, text)
         found = page_source(await walk(engine, statement, before, *args), size + 1, by_id, make)
         floor = found.floor
         if tenant is not None or not by_tenants or floor is None or len(found.found) > size:
@@ -214,7 +216,7 @@ async def _sources(
         if not await engine.database.value(_J["few_tenants"], _FEW_TENANTS):
             return found
         most = max(size + 1, _SCANNED_BY_TENANTS)
-        args = (size + 1, most, which, *rest, *states)
+        args = (size + 1, most, which, *rest, *states, text)
         rows = await walk(engine, statements.by_tenants, floor, *args)
         more = page_source(rows, size + 1, by_id, make, most)
         return PageSource(found.found | more.found, more.floor)
@@ -232,7 +234,7 @@ async def _sources(
         pass
     elif end and await _are_few(engine, wanted.name_prefix, end):
         for code in codes:
-            by_name = (before, size + 1, MAX_SCANNED_ROWS, code, *rest, tenant, end)
+            by_name = (before, size + 1, MAX_SCANNED_ROWS, code, *rest, tenant, end, text)
             rows = await walk(engine, _J["list_recurring_named"], *by_name)
             sources.append(page_source(rows, size + 1, by_id, recurring))
     else:
@@ -243,7 +245,7 @@ async def _sources(
         live = statuses & LIVE_STATUSES
         fates = [number for number, fate in enumerate(FATES) if ONE_TIME_STATUSES[fate] in statuses]
         # Those of which there is a table are few among many others.
-        few = (before, size + 1, MAX_SCANNED_ROWS, sorted(live), *rest, tenant)
+        few = (before, size + 1, MAX_SCANNED_ROWS, sorted(live), *rest, tenant, text)
         if live and live <= _LEASED:
             rows = await walk(engine, _J["list_one_time_running"], *few)
             sources.append(page_source(rows, size + 1, by_id, one_time))

@@ -18,6 +18,28 @@ begin
   end;
 end $$;
 
+-- As is_found, for a job that is parsed.
+create or replace function hourbell.is_found_in(p_spec text, p_text text) returns boolean
+language sql immutable
+return exists (
+  select from (select hourbell.as_json(p_spec) as job) as s
+  where position(p_text in lower(job ->> 'name')) > 0
+    or position(p_text in lower(job -> 'action' ->> 'name')) > 0
+    or position(p_text in lower(substring(job -> 'action' ->> 'url' from '^[^/]*//(?:[^/?#@]*@)?([^/?#]*)'))) > 0
+    or exists (
+      select from json_each_text(case json_typeof(job -> 'labels') when 'object' then job -> 'labels' end) as l
+      where position(p_text in lower(l.key || ':' || l.value)) > 0));
+
+-- Whether a text, in lower case, is in what identifies a job: its name (null: that in p_spec), its task, the host that
+-- it calls, or the name or value of a label; null: any. Only a job that has the text somewhere is parsed. (In JSON, a
+-- quotation mark, a backslash and the colon of a label are written otherwise.)
+-- The planner puts its expression into a statement, because it has no subquery.
+create or replace function hourbell.is_found(p_name text, p_spec text, p_text text) returns boolean
+language sql immutable
+return p_text is null
+  or position(p_text in lower(p_name)) > 0
+  or (position(p_text in lower(p_spec)) > 0 or p_text ~ '["\\:]') and hourbell.is_found_in(p_spec, p_text);
+
 -- The status of an execution that has not ended, derived from where it is; the only place that decides it.
 --   SCHEDULED  its time has not come, or its job is paused
 --   QUEUED     its time has come: it waits for the gate, a limit, its target or a worker

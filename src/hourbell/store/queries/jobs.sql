@@ -119,7 +119,8 @@ select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as te
 from (
   select j.*, row_number() over (order by j.id desc) as pos,
     coalesce(j.status = $4::smallint, j.status <> hourbell.job_cancelled()) and ($5::smallint is null or j.queue = $5)
-      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
+      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7)
+        and hourbell.is_found(j.name, j.spec, $8) as wanted
   from (select * from hourbell.jobs where id < $1 order by id desc limit $3) as j) as j
 where j.wanted or j.pos = $3
 order by j.id desc limit $2
@@ -131,7 +132,8 @@ select j.*, (select name from hourbell.tenants as t where t.id = $8) as tenant_n
 from (
   select j.*, row_number() over (order by j.down) as pos,
     ($5::smallint is null or j.queue = $5)
-      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
+      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7)
+        and hourbell.is_found(j.name, j.spec, $9) as wanted
   from (
     select *, -id as down from hourbell.jobs
     where tenant = $8 and status = $4 and -id > -$1::bigint order by -id limit $3) as j) as j
@@ -143,7 +145,8 @@ order by j.down limit $2
 select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
 from (
   select j.*, w.pos, ($5::smallint is null or j.queue = $5)
-      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
+      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7)
+        and hourbell.is_found(j.name, j.spec, $8) as wanted
   from (
     select w.id, row_number() over (order by w.id desc) as pos
     from (
@@ -176,7 +179,8 @@ from (
     select *, true as wanted from hourbell.jobs as j where j.id = n.id
       and coalesce(j.status = $4::smallint, j.status <> hourbell.job_cancelled())
         and ($5::smallint is null or j.queue = $5)
-      and ($8::int is null or j.tenant = $8) and hourbell.is_wanted(j.spec, null, $7) offset 0) as j) as j
+      and ($8::int is null or j.tenant = $8) and hourbell.is_wanted(j.spec, null, $7)
+        and hourbell.is_found(j.name, j.spec, $10) offset 0) as j) as j
 order by j.id desc limit $2
 
 -- One-time jobs: $4 how they have ended (codes of fates); $8 the statuses of those that have not, null: any; $9 now;
@@ -194,7 +198,8 @@ from (
       o.recorded_at, o.fate,
       e.job is null and e.origin = hourbell.origin_schedule()
         and (o.fate = any ($4) or o.fate is null and $8::text[] is distinct from '{}')
-        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as fits
+        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7)
+        and hourbell.is_found(null, e.spec, $11) as fits
     from (select e, e.* from hourbell.executions as e where id < $1 order by id desc limit $3) as e
     left join lateral hourbell.end_of(case when e.job is null then e.id end) as o on true) as e
   cross join hourbell.slab_index(null, $8::text[] is distinct from '{}') as i
@@ -215,7 +220,8 @@ from (
       o.recorded_at, o.fate,
       e.origin = hourbell.origin_schedule()
         and (o.fate = any ($4) or o.fate is null and $8::text[] is distinct from '{}')
-        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as fits
+        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7)
+        and hourbell.is_found(null, e.spec, $12) as fits
     from (
       select e, e.* from hourbell.executions as e
       where job is null and (tenant, id) < ($11, $1) and tenant >= $11 order by tenant desc, id desc limit $3) as e
@@ -236,7 +242,8 @@ from (
       o.recorded_at, o.fate, w.pos,
       e.origin = hourbell.origin_schedule()
         and (o.fate = any ($4) or o.fate is null and $8::text[] is distinct from '{}')
-        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as fits
+        and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7)
+        and hourbell.is_found(null, e.spec, $11) as fits
     from (
       select w.id, row_number() over (order by w.id desc) as pos
       from (
@@ -261,7 +268,8 @@ from (
     null::smallint as fate, null::text as status, true as in_paused, h.pos,
     e.job is null and e.origin = hourbell.origin_schedule() and ($8::int is null or e.tenant = $8)
       and 'PAUSED' = any ($4::text[]) and ($5::smallint is null or e.queue = $5)
-      and hourbell.is_wanted(e.spec, $6, $7) as wanted
+      and hourbell.is_wanted(e.spec, $6, $7)
+        and hourbell.is_found(null, e.spec, $9) as wanted
   from (
     select id, row_number() over (order by id desc) as pos
     from (select id from hourbell.paused where id < $1 order by id desc limit $3) as h) as h
@@ -277,7 +285,8 @@ from (
   select (e.e).id, (e.e).run_at, (e.e).version, (e.e).spec, (e.e).updated_at, (e.e).tenant,
     null::timestamptz as recorded_at, null::smallint as fate, e.status, false as in_paused, e.pos,
     (e.e).job is null and (e.e).origin = hourbell.origin_schedule() and ($8::int is null or (e.e).tenant = $8)
-      and ($5::smallint is null or (e.e).queue = $5) and hourbell.is_wanted((e.e).spec, $6, $7) as wanted
+      and ($5::smallint is null or (e.e).queue = $5) and hourbell.is_wanted((e.e).spec, $6, $7)
+        and hourbell.is_found(null, (e.e).spec, $9) as wanted
   from (
     select e.e, l.status, row_number() over (order by l.id desc) as pos
     from (
