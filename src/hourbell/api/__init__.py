@@ -16,6 +16,7 @@ statuses; `errors` defines those that exist only over HTTP.
     examples.py   an example of each body, for that document and the API page
     app.py        the application: routes, dependencies, error handlers; no globals
     server.py     serves the application on a port, in the event loop of the process
+    compression.py    compresses large answers
 
 The framework does not bind bodies to types, because it would stop at the first invalid field.
 Bodies are decoded to plain JSON values and passed to the operation, whose reader

@@ -38,7 +38,7 @@ from hourbell.api.health import Health
 from hourbell.api.metrics import ROUTES as METRICS_ROUTES
 from hourbell.api.openapi import describe
 from hourbell.api.problems import on_exception, on_framework_error, on_hourbell_error
-from hourbell.api.requests import AnyRequest, refuse_two_hosts
+from hourbell.api.requests import AnyRequest, require_one_host
 from hourbell.api.routes import Route
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
@@ -154,7 +154,7 @@ def _app(
             HTTPException: on_http_error,
             Exception: on_exception,
         },
-        before_request=refuse_two_hosts,
+        before_request=require_one_host,
         openapi_config=None,  # we generate our own, with more detail
         logging_config=None,
     )

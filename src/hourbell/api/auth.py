@@ -57,7 +57,7 @@ COOKIES = ("hourbell", SECURE_COOKIE)  # by whether the page was loaded over HTT
 CLIENT_HEADER = "X-Hourbell-Client"
 DASHBOARD = "dashboard"
 
-_SCHEME = "Bearer "
+_SCHEME = "bearer"  # in small letters; any are allowed
 _HOW_TO_AUTHENTICATE = (
     "Send it as `Authorization: Bearer hb_…`. An administrator creates keys with "
     "POST /api/v1/keys or `hourbell keys create`."
@@ -166,11 +166,12 @@ class Authenticator:
             if token is not None:
                 raise Unauthenticated("The session has ended. Sign in again.")
             raise Unauthenticated(f"The request has no API key. {_HOW_TO_AUTHENTICATE}")
-        if len(headers) > 1 or not headers[0].startswith(_SCHEME):
+        key = _key_in(headers[0])
+        if len(headers) > 1 or key is None:
             raise Unauthenticated(
                 f"The Authorization header does not contain an API key. {_HOW_TO_AUTHENTICATE}"
             )
-        return await self._caller_with_key(request, headers[0].removeprefix(_SCHEME))
+        return await self._caller_with_key(request, key)
 
     async def _caller_with_key(self, request: AnyRequest, key: str) -> Caller:
         caller = await self._look_up(digest_of(key), caller_of)
@@ -284,8 +285,14 @@ def _digest_in(request: AnyRequest) -> bytes:
     """The digest of the key or session that authenticates a request; empty if it has neither."""
     header = request.headers.get("Authorization")
     if header is not None:
-        return digest_of(header.removeprefix(_SCHEME)) or b""
+        return digest_of(_key_in(header) or "") or b""
     return sign_in_digest_of(sign_in_token_of(request) or "") or b""
+
+
+def _key_in(header: str) -> str | None:
+    """The API key in an Authorization header; None if it has another scheme."""
+    scheme, _, key = header.partition(" ")
+    return key.lstrip(" ") if scheme.lower() == _SCHEME else None
 
 
 def _host_of(origin: str) -> str | None:

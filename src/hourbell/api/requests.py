@@ -93,10 +93,13 @@ class PageRequest(msgspec.Struct, frozen=True):
     page_token: str | None
 
 
-async def refuse_two_hosts(request: AnyRequest) -> None:
-    """Reject two Host headers: a proxy may act on either one (RFC 9112, section 3.2)."""
-    if len(request.headers.getall("Host", [])) > 1:
+async def require_one_host(request: AnyRequest) -> None:
+    """Reject two Host headers, of which a proxy may act on either, and none (RFC 9112, section 3.2)."""
+    hosts = len(request.headers.getall("Host", []))
+    if hosts > 1:
         raise MalformedRequest("The request has more than one Host header. Send only one.")
+    if not hosts and request.scope["http_version"] == "1.1":
+        raise MalformedRequest("The request has no Host header. HTTP/1.1 requires one.")
 
 
 async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Write]:

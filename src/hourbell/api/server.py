@@ -15,6 +15,7 @@ import sys
 import uvicorn
 from litestar import Litestar
 
+from hourbell.api.compression import compressed
 from hourbell.model.errors import ConfigurationError
 
 BACKLOG = 2048
@@ -32,7 +33,7 @@ class ApiServer:
         self._sockets: list[socket.socket] = []
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app,
+                compressed(app),
                 lifespan="off",
                 ws="none",
                 log_config=None,

@@ -30,6 +30,7 @@ from hourbell.model.errors import UnknownId
 from hourbell.model.executions import (
     MAX_CHECKPOINT_BYTES,
     MAX_INTERRUPTIONS,
+    MAX_PROGRESS_BYTES,
     MAX_RESULT_BYTES,
     MAX_SNOOZE_SECONDS,
     Failed,
@@ -52,7 +53,6 @@ MAX_EXECUTION_ID = 100  # of a listed one, which may be unknown
 MAX_OUTCOMES = 1_000  # reported in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
-MAX_PROGRESS_BYTES = 4096
 
 
 class SessionToken(Kind[Session]):

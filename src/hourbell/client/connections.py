@@ -162,6 +162,7 @@ class PooledConnections(BlockingConnections):
         self._timeout_seconds = timeout_seconds
         self._parts = _split(endpoint.url)
         self._idle: deque[http.client.HTTPConnection] = deque(maxlen=MAX_IDLE_CONNECTIONS)
+        self._pid = os.getpid()
 
     def _send(self, request: Request) -> Answer | Lost:
         connection = self._connection()
@@ -193,6 +194,9 @@ class PooledConnections(BlockingConnections):
 
     def _connection(self) -> http.client.HTTPConnection:
         """An idle connection that the server has not closed, or a new one."""
+        if self._pid != os.getpid():
+            # A forked child: the connections belong to its parent, which would get our answers.
+            self._idle, self._pid = deque(maxlen=MAX_IDLE_CONNECTIONS), os.getpid()
         while True:
             try:
                 connection = self._idle.pop()

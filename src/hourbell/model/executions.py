@@ -34,6 +34,7 @@ TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
 
 MAX_ERROR_CHARACTERS = 4_000  # in the message of a failure
 MAX_RESULT_BYTES = 16 * 1024  # in the result of a success, as JSON
+MAX_PROGRESS_BYTES = 16 * 1024  # in a report of progress, as JSON
 MAX_INTERRUPTIONS = 20  # in a row; the next one is a failure
 MAX_MISMATCHES = 10  # in a row, together with interruptions; then it is dead
 MAX_SNOOZES = 1_000  # per execution; with the next one it is dead

@@ -18,6 +18,7 @@ from hourbell.errors import LeaseLost, Suspend
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import (
     MAX_CHECKPOINT_BYTES,
+    MAX_PROGRESS_BYTES,
     MAX_RESULT_BYTES,
     MAX_SNOOZE_SECONDS,
     Claimed,
@@ -38,7 +39,6 @@ T = TypeVar("T")
 
 PROGRESS_SECONDS = 1.0  # at most one report per this time is stored: the newest
 MAX_WAIT_NAME = 100
-_MAX_PROGRESS_BYTES = 16 * 1024
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -246,8 +246,8 @@ class _Base(OfExecution):
         if self._worker is None or self._is_over:
             return False
         encoded = msgspec.json.encode(value)  # NaN becomes null: a report is no reason to fail
-        if len(encoded) > _MAX_PROGRESS_BYTES:
-            raise ValueError(f"progress must be at most {_MAX_PROGRESS_BYTES} bytes as JSON")
+        if len(encoded) > MAX_PROGRESS_BYTES:
+            raise ValueError(f"progress must be at most {MAX_PROGRESS_BYTES} bytes as JSON")
         self._newest = encoded.decode()
         return self._late is None
 

@@ -158,6 +158,14 @@ async def test_what_is_no_key_is_refused(public: Client, admin: str):
         assert answer.is_problem(401, "unauthenticated"), value
 
 
+@pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "BEARER ", "Bearer  "])
+async def test_the_scheme_of_a_key_has_letters_of_any_case(public: Client, admin: str, scheme: str):
+    for path in ("/api/v1/jobs", "/metrics"):
+        headers = {"Authorization": f"{scheme}{admin}"}
+        answer = await public.http.get(path, headers=headers)
+        assert answer.status == 200
+
+
 async def test_the_first_key_must_be_an_administrators_of_all_tenants(api: Client):
     for role, tenant in (("viewer", None), ("admin", "acme"), ("worker", None)):
         answer = await api.post(KEYS, {"name": "first", "role": role, "tenant_id": tenant})

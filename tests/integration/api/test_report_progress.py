@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hourbell.engine.core import Engine
+from hourbell.model.executions import MAX_PROGRESS_BYTES
 from integration.api.client import Client
 from integration.api.workers import NOBODY, RemoteWorker, enqueue
 
@@ -51,7 +52,7 @@ async def test_progress_of_an_attempt_is_not_shown_with_the_next(api: Client, en
     ("fields", "path"),
     [
         ({"progress": None}, "progress"),
-        ({"progress": "x" * 5_000}, "progress"),
+        ({"progress": "x" * MAX_PROGRESS_BYTES}, "progress"),
         ({"progress": {"a": "\x00"}}, "progress.a"),
         ({"progress": 1, "fence_token": None}, "fence_token"),
         ({"progress": 1, "session_token": None}, "session_token"),
@@ -65,3 +66,14 @@ async def test_a_bad_field_is_named(api: Client, engine: Engine, fields: dict[st
     answer = await worker.tell(execution, "progress", **fields)
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == {path}
+
+
+async def test_progress_may_be_as_long_as_in_the_library(api: Client, engine: Engine):
+    await enqueue(engine)
+    worker = RemoteWorker(api)
+    [execution] = await worker.claim()
+    longest = "x" * (MAX_PROGRESS_BYTES - 2)
+    assert (await worker.tell(execution, "progress", progress=longest)).status == 200
+    assert (await worker.status(execution))["progress"] == longest
+    refused = await worker.tell(execution, "progress", progress=longest + "x")
+    assert refused.status == 422

@@ -1,10 +1,13 @@
 """The server around the application."""
 
 import asyncio
+import gzip
+import re
 import signal
 import socket
 
 import aiohttp
+import msgspec
 import pytest
 
 from hourbell import failpoints
@@ -13,7 +16,7 @@ from hourbell.api.server import ApiServer
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.model.errors import ConfigurationError
-from integration.api.client import KEY_RING, one_time
+from integration.api.client import KEY_RING, Client, one_time
 from integration.api.conftest import KnownHealth
 
 
@@ -125,3 +128,70 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_does_no_harm(serve
         http.get("/livez") as response,
     ):
         assert response.status == 200
+
+
+async def raw(server: ApiServer, head: str) -> tuple[bytes, bytes]:
+    """The head and the body of the answer to these lines."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(head.replace("\n", "\r\n").encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    answered, _, body = answer.partition(b"\r\n\r\n")
+    return answered, body
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("HTTP/1.1", b"400 Bad Request"), ("HTTP/1.0", b"200 OK")]
+)
+async def test_a_request_without_a_host_is_refused_where_one_is_required(
+    server: ApiServer, version: str, status: bytes
+):
+    head, body = await raw(server, f"GET / {version}\nConnection: close\n\n")
+    assert head.splitlines()[0].endswith(status)
+    if version == "HTTP/1.1":
+        assert msgspec.json.decode(body)["code"] == "malformed_request"
+
+
+ASKED = "GET {} HTTP/1.1\nHost: localhost\nConnection: close\nAccept-Encoding: {}\n\n"
+
+
+@pytest.mark.parametrize("accepted", ["gzip", "br, gzip;q=0.5", "GZIP", "gzip;q=0", "identity"])
+async def test_a_large_answer_is_compressed_for_a_client_that_accepts_it(
+    server: ApiServer, accepted: str
+):
+    _, plain = await raw(server, ASKED.format("/schema/openapi.json", "identity"))
+    head, body = await raw(server, ASKED.format("/schema/openapi.json", accepted))
+    lines = {line.lower() for line in head.splitlines()}
+    if accepted in ("gzip;q=0", "identity"):
+        assert body == plain
+        assert not any(line.startswith(b"content-encoding") for line in lines)
+        return
+    assert {b"content-encoding: gzip", b"vary: accept-encoding"} <= lines
+    assert f"content-length: {len(body)}".encode() in lines
+    assert len(body) < len(plain) / 5
+    assert gzip.decompress(body) == plain
+
+
+async def test_small_answers_and_streams_are_not_compressed_and_an_etag_stays(
+    server: ApiServer, api: Client
+):
+    head, _ = await raw(server, ASKED.format("/livez", "gzip"))
+    assert b"content-encoding" not in head.lower()
+    job = await api.created(one_time(action={"type": "TASK", "name": "t", "payload": "x" * 5000}))
+    small, _ = await raw(server, ASKED.format(job["path"], "identity"))
+    zipped, _ = await raw(server, ASKED.format(job["path"], "gzip"))
+    assert b"content-encoding: gzip" in zipped.lower()
+    etags = [re.search(rb"(?i)^etag: (.+)\r?$", each, re.MULTILINE) for each in (small, zipped)]
+    assert etags[0] is not None
+    assert etags[1] is not None
+    assert etags[0][1] == etags[1][1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    path = "/api/v1/events?topics=overview"
+    writer.write(ASKED.format(path, "gzip").replace("\n", "\r\n").encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"text/event-stream" in head
+    assert b"content-encoding" not in head.lower()
+    assert (await reader.readline()) != b""
+    writer.close()
+    await writer.wait_closed()

@@ -515,7 +515,7 @@ export interface components {
             worker_id?: string | null;
             /** @description The fence token from the claim. */
             fence_token: number;
-            /** @description Any JSON value of up to 4096 bytes. */
+            /** @description Any JSON value of up to 16384 bytes. */
             progress: unknown;
         };
         Checkpoint: {
