@@ -39,24 +39,32 @@ begin
     where (r).id <> all (excluded) order by pos);
 end $$;
 
--- Whether a calendar that a schedule excludes has the date of an occurrence, in the zone of the schedule. A zone that
--- PostgreSQL does not know counts as UTC: an error would stop the gate.
+-- Whether a calendar that a schedule excludes has the date of an occurrence, in the zone of the schedule.
 create or replace function hourbell.is_excluded(p_tenant int, p_schedule json, p_at timestamptz) returns boolean
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  -- A job that is delayed by its jitter is judged by the date of the run.
-  local_day date := (p_at at time zone 'UTC')::date;
+  local_day date;
 begin
   if json_typeof(p_schedule -> 'exclude') is distinct from 'array' then return false; end if;
-  begin
-    local_day := (p_at at time zone coalesce(p_schedule ->> 'timezone', 'UTC'))::date;
-  exception when invalid_parameter_value then
-    raise warning 'the time zone % is unknown here', p_schedule ->> 'timezone';
-  end;
+  -- A job that is delayed by its jitter is judged by the date of the run.
+  local_day := hourbell.local_day(coalesce(p_schedule ->> 'timezone', 'UTC'), p_at);
   return exists (
     select from json_array_elements_text(p_schedule -> 'exclude') as c(name)
     cross join lateral (
       select from hourbell.calendar_dates as d
       where d.tenant = p_tenant and d.calendar = c.name and d.day = local_day) as d);
+end $$;
+
+-- The date in a zone. One that PostgreSQL does not know counts as UTC: an error would stop the gate.
+-- `at time zone` takes CET, EET or MST for an abbreviation, which has the same offset all year; the setting `timezone`
+-- means the zone. It is restored at the end of this function.
+create or replace function hourbell.local_day(p_zone text, p_at timestamptz) returns date
+language plpgsql set timezone = 'UTC' as $$
+begin
+  perform set_config('timezone', p_zone, true);
+  return p_at::date;
+exception when invalid_parameter_value then
+  raise warning 'the time zone % is unknown here', p_zone;
+  return (p_at at time zone 'UTC')::date;
 end $$;
