@@ -862,6 +862,12 @@ def _(s: Scene) -> Case:
     return listing(A["list_audit"], args, rows=1_200, buffers=7_000)
 
 
+@case("groups of a tenant that has none")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1_000, 20_000, "OPEN"]
+    return listing(queries("execution_groups")["list_groups"], args, rows=1_010, buffers=2_000)
+
+
 @case("what a queue has")
 def _(s: Scene) -> Case:
     return listing(O["queue_counts"], [1, 1000, s.now], rows=5_500, buffers=20_000)
