@@ -1,4 +1,4 @@
-"""API keys: create, list, revoke."""
+"""API keys: create, list, read, revoke."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ async def list_keys(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     return answer(render_page(page, api_keys.render_key))
 
 
+async def get_key(engine: EngineDep, key_id: PathParam) -> Response[bytes]:
+    return answer(api_keys.render_key(await api_keys.get_key(engine, parse_key_id(key_id))))
+
+
 async def revoke_key(engine: EngineDep, request: AnyRequest, key_id: PathParam) -> Response[bytes]:
     write = await read_bare_write(request)
     return answer(
@@ -69,6 +73,14 @@ ROUTES = (
         summary="List API keys, newest first",
         query=PageQuery,
         answers={200: "KeyPage"},
+    ),
+    Route(
+        method="GET",
+        path=KEY,
+        handler=get_key,
+        access=ADMINISTER,
+        summary="Get an API key, without its secret",
+        answers={200: "Key"},
     ),
     Route(
         method="DELETE",

@@ -841,7 +841,7 @@ class Secrets(Part[R]):
 
 
 class Keys(Part[R]):
-    """API keys: create, list, revoke."""
+    """API keys: create, list, read, revoke."""
 
     @Method
     def create(self, name: str, role: str, *, tenant_id: str | None = None) -> Call[v.MadeKey]:
@@ -857,6 +857,11 @@ class Keys(Part[R]):
         return _listed(f"{_API}/keys", v.Page[v.Key], page_size, page_token)
 
     each = Items(list)
+
+    @Method
+    def get(self, key_id: str) -> Call[v.Key]:
+        """An API key, without its secret."""
+        return _named("GET", f"{_API}/keys/{{key_id}}", {"key_id": key_id}, v.Key)
 
     @Method
     def revoke(self, key_id: str) -> Call[v.Key]:

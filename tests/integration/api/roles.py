@@ -91,6 +91,7 @@ ao---    DELETE  /api/v1/calendars/{name}
 
 a----    GET     /api/v1/keys
 a----    POST    /api/v1/keys
+a----    GET     /api/v1/keys/{key_id}
 a----    DELETE  /api/v1/keys/{key_id}
 
 aopv-    GET     /api/v1/tenants

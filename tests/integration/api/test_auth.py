@@ -219,6 +219,16 @@ async def test_a_revoked_key_is_refused_on_every_node_within_five_seconds(
         await eventually(lambda node=node: answers(node, 401, bearing(viewer)), 5)
 
 
+async def test_the_location_of_a_new_key_leads_to_the_key(api: Client, admin: str):
+    made = await api.post(KEYS, {"name": "ops", "role": "viewer"}, headers=bearing(admin))
+    assert made.status == 201
+    found = await api.send("GET", made.headers["Location"], key=None, headers=bearing(admin))
+    assert found.status == 200
+    assert found.body == {name: value for name, value in made.body.items() if name != "key"}
+    unknown = await api.send("GET", f"{KEYS}/key_0000000000000", key=None, headers=bearing(admin))
+    assert unknown.status == 404
+
+
 async def test_the_last_administrator_cannot_be_revoked(api: Client, admin: str):
     listed = await api.send("GET", KEYS, key=None, headers=bearing(admin))
     (only,) = listed.body["items"]
