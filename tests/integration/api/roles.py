@@ -80,6 +80,7 @@ ao---    PUT     /api/v1/secrets/{name}
 ao---    DELETE  /api/v1/secrets/{name}
 
 aop--    POST    /api/v1/groups
+aopv-    GET     /api/v1/groups
 aopv-    GET     /api/v1/groups/{group_id}
 aop--    POST    /api/v1/groups/{group_id}/close
 aop--    POST    /api/v1/groups/{group_id}/members
