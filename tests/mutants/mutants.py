@@ -1248,8 +1248,8 @@ MUTANTS = [
     Mutant(
         "outdated_version_runs",
         CLAIM,
-        "coalesce(e.version >= j.valid_from and j.max_runs is null, false)",
-        "coalesce(j.max_runs is null, false)",
+        "e.version >= j.valid_from and j.max_runs is null and e.queue = j.queue",
+        "j.max_runs is null and e.queue = j.queue",
         (f"{ENGINE_TEST}::test_what_is_queued_when_its_job_is_paused_is_superseded[embedded]",),
         "What is queued when its job is paused does not start.",
     ),
