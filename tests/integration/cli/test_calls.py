@@ -164,6 +164,25 @@ def test_a_list_says_that_there_is_more(hourbell: Command) -> None:
     assert len(everything.out.splitlines()) == 4
 
 
+def test_monitors_and_groups_are_made_and_listed_by_name(hourbell: Command) -> None:
+    document = {"type": "RECURRING", "schedule": {"cron": "0 3 * * *"}}
+    action = {"action": {"type": "WEBHOOK", "url": "https://api.example/"}}
+    hourbell.good(
+        "jobs", "create", "-f", "-", stdin=json.dumps(document | action | {"name": "watched"})
+    )
+    monitor = ("monitors", "create", "watched", "--url", "https://api.example/alarm")
+    made = hourbell.good(*monitor, "--grace", "60", "-o", "json").json
+    (listed,) = hourbell.good("monitors", "list", "-o", "json").json
+    assert (listed["monitor_id"], listed["job_name"]) == (made["monitor_id"], "watched")
+    assert "watched" in hourbell.good("monitors", "list").out
+    hourbell.good("monitors", "delete", made["monitor_id"], "--yes")
+    assert hourbell.good("monitors", "list", "-o", "json").json == []
+    hourbell.good("groups", "create", "batch", "--url", "https://api.example/done")
+    (group,) = hourbell.good("groups", "list", "--state", "OPEN", "-o", "json").json
+    assert (group["name"], group["closed_at"]) == ("batch", None)
+    assert "OPEN" in hourbell.good("groups", "list").out
+
+
 def test_a_name_that_two_jobs_have_needs_an_id(hourbell: Command) -> None:
     ids = [made(hourbell, "twin"), made(hourbell, "twin")]
     done = hourbell("jobs", "get", "twin")
@@ -727,22 +746,3 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     unknown = "key_" + "0" * (len(key_id) - len("key_"))
     codes = {hourbell("keys", "revoke", unknown, *how).code for how in (prod, ())}
     assert codes == {3}  # over the API and in the database
-
-
-def test_monitors_and_groups_are_made_and_listed_by_name(hourbell: Command) -> None:
-    document = {"type": "RECURRING", "schedule": {"cron": "0 3 * * *"}}
-    action = {"action": {"type": "WEBHOOK", "url": "https://api.example/"}}
-    hourbell.good(
-        "jobs", "create", "-f", "-", stdin=json.dumps(document | action | {"name": "watched"})
-    )
-    monitor = ("monitors", "create", "watched", "--url", "https://api.example/alarm")
-    made = hourbell.good(*monitor, "--grace", "60", "-o", "json").json
-    (listed,) = hourbell.good("monitors", "list", "-o", "json").json
-    assert (listed["monitor_id"], listed["job_name"]) == (made["monitor_id"], "watched")
-    assert "watched" in hourbell.good("monitors", "list").out
-    hourbell.good("monitors", "delete", made["monitor_id"], "--yes")
-    assert hourbell.good("monitors", "list", "-o", "json").json == []
-    hourbell.good("groups", "create", "batch", "--url", "https://api.example/done")
-    (group,) = hourbell.good("groups", "list", "--state", "OPEN", "-o", "json").json
-    assert (group["name"], group["closed_at"]) == ("batch", None)
-    assert "OPEN" in hourbell.good("groups", "list").out
