@@ -947,6 +947,26 @@ def _(s: Scene) -> Case:
     return listing(M["run_seconds"], [s.now - timedelta(hours=1), s.now], rows=100, buffers=100)
 
 
+@case("how many jobs a large herd has")
+def _(s: Scene) -> Case:
+    return listing(F["sizes"], [[1, 2], s.now, 5000], rows=11_000, buffers=12_000)
+
+
+@case("limits of a forecast")
+def _(s: Scene) -> Case:
+    return listing(F["limited"], [200, None], rows=1_500, buffers=3_000)
+
+
+@case("how long runs of timetables took")
+def _(s: Scene) -> Case:
+    return listing(F["seconds_of_timetables"], [[1, 2, 3], 5, 2], rows=200, buffers=9_000)
+
+
+@case("how long runs of queues took")
+def _(s: Scene) -> Case:
+    return listing(F["seconds_of_queues"], [1000], rows=3_500, buffers=9_000)
+
+
 @case("timetables of a forecast")
 def _(s: Scene) -> Case:
     args = [s.now + timedelta(hours=24), 1000]
@@ -967,17 +987,19 @@ def _(s: Scene) -> Case:
 
 @case("members of a forecast")
 def _(s: Scene) -> Case:
-    return listing(F["members"], [[1, 2, 3, 500], s.now, 1000, 2000], rows=2_500, buffers=6_000)
+    return listing(
+        F["members"], [[1, 2, 3, 500], s.now, 1000, 2000, [1], [7]], rows=2_500, buffers=6_000
+    )
 
 
 @case("members of a tenant's forecast")
 def _(s: Scene) -> Case:
-    return listing(F["members_of_tenant"], [1, s.now, 1000], rows=2_500, buffers=20_000)
+    return listing(F["members_of_tenant"], [1, s.now, 1000, [1], [7]], rows=2_500, buffers=20_000)
 
 
 @case("what waits, in a forecast")
 def _(s: Scene) -> Case:
-    args = [s.now, s.now + timedelta(hours=24), 1000, 5000]
+    args = [s.now, s.now + timedelta(hours=24), 1000, 5000, [1], [7]]
     return listing(F["waiting"], args, rows=4_500, buffers=10_000)
 
 

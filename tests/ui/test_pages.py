@@ -1029,6 +1029,20 @@ def test_what_failed_is_one_click_from_all_executions(watched: Watched) -> None:
     assert {text.partition(":")[0].strip() for text in shown} <= {"Dead", "Retrying"}
 
 
+def test_the_forecast_says_where_runs_will_wait(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    server.ask("PUT", "/api/v1/tenants/acme", {"max_concurrency": 0})
+    try:
+        watched.open("/forecast")
+        expect(page.get_by_role("heading", name="Where runs will wait")).to_be_visible()
+        expect(page.get_by_text("The tenant acme runs 0 at once")).to_be_visible()
+        expect(page.get_by_text("all should start on time")).to_have_count(0)
+        page.screenshot(path=ARTEFACTS / "forecast-delays.png", full_page=True)
+    finally:
+        server.ask("PUT", "/api/v1/tenants/acme", {})
+    assert watched.problems() == []
+
+
 def test_jitter_spreads_a_herd_over_the_chosen_seconds(watched: Watched) -> None:
     page = watched.page
     watched.open("/forecast")

@@ -279,6 +279,17 @@ def render_forecast(forecast: Forecast) -> dict[str, Any]:
         "herd_moments": [
             {"at": format_instant(at), "executions": count} for at, count in forecast.herd_moments
         ],
+        "delays": [
+            msgspec.structs.asdict(delay)
+            | {
+                "begins_at": format_instant(delay.begins_at),
+                "seconds": round(delay.seconds, 3),
+                "due_at": format_instant(delay.due_at),
+                "last_start_at": _instant(delay.last_start_at),
+            }
+            for delay in forecast.delays
+        ],
+        "untimed": forecast.untimed,
         "capacity_per_minute": {
             "executions": forecast.capacity.executions,
             "reason": forecast.capacity.reason,

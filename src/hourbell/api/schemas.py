@@ -802,6 +802,17 @@ def _forecast() -> Schema:
         "jobs": _whole(1),
         "tenants": {**_array(_text()), "description": "Some of the tenants."},
     }
+    delay = {
+        "kind": _words("queue", "tenant", "workers"),
+        "name": or_null(_text("Of the queue or tenant.")),
+        "max_concurrency": or_null(_whole(0, description="Of workers: their slots.")),
+        "per_second": or_null(_number("Starts.")),
+        "begins_at": _instant("The first of these executions is due."),
+        "executions": _whole(1, description="Due from then until those that wait longest."),
+        "seconds": _number("That each takes, on average, as the last ones did."),
+        "due_at": _instant("Those that wait longest are due."),
+        "last_start_at": or_null(_instant("Of these; null: they do not start.")),
+    }
     return response_object_of(
         {
             "begins_at": _instant(),
@@ -827,10 +838,20 @@ def _forecast() -> Schema:
             "herd_moments": {
                 **_array(response_object_of(minute)),
                 "description": (
-                    "How many executions of herds are due at exactly this moment: the 3,000 "
-                    "largest moments, in order of time."
+                    "How many executions of the largest herds are due at exactly this moment, in "
+                    "order of time: all moments of a herd or none, at most 3,000."
                 ),
             },
+            "delays": {
+                **_array(response_object_of(delay)),
+                "description": (
+                    "Where executions will wait for a limit, longest first: those with a wait of "
+                    "10 seconds or more."
+                ),
+            },
+            "untimed": _whole(
+                0, description="Executions of which it is not known how long they take."
+            ),
             "capacity_per_minute": {
                 **response_object_of(
                     {

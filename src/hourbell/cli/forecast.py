@@ -10,7 +10,7 @@ import click
 
 from hourbell.cli.output import counted, instant_text, print_json, say, terminal_width
 from hourbell.cli.remote import Session, remote
-from hourbell.client import Forecast
+from hourbell.client import Forecast, ForecastDelay
 from hourbell.timing.errors import UnknownZone
 from hourbell.timing.zones import load_zone
 
@@ -47,12 +47,35 @@ def forecast_command(session: Session, hours: int, tenant: str | None, timezone:
     busiest = max(forecast.minutes, key=lambda minute: minute.executions)
     at = instant_text(busiest.at.astimezone(zone))
     say(f"{counted(total, 'execution')}; the busiest minute is {at} with {busiest.executions:,}.")
+    for delay in forecast.delays:
+        say(delay_line(delay, zone))
     if forecast.estimated:
         say(
             "This is an estimate: some schedules have too many jobs to count, or cannot be computed."
         )
     if forecast.complete_until < forecast.ends_at:
         say(f"Complete until {instant_text(forecast.complete_until.astimezone(zone))}.")
+
+
+def delay_line(delay: ForecastDelay, zone: tzinfo) -> str:
+    """Where executions will wait for a limit, and until when."""
+    what = "the workers" if delay.name is None else f"the {delay.kind} {delay.name}"
+    limits = [
+        text
+        for text in (
+            None if delay.max_concurrency is None else f"{delay.max_concurrency} at once",
+            None if delay.per_second is None else f"{delay.per_second:g} a second",
+        )
+        if text is not None
+    ]
+    due = instant_text(delay.begins_at.astimezone(zone))
+    runs = (
+        f"{counted(delay.executions, 'execution')} of about {delay.seconds:.0f} s, due from {due}"
+    )
+    if delay.last_start_at is None:
+        return f"{runs}, wait for {what} ({' and '.join(limits)}), which start none."
+    last = instant_text(delay.last_start_at.astimezone(zone))
+    return f"{runs}, wait for {what} ({' and '.join(limits)}): the last starts at {last}."
 
 
 def _blocks() -> bool:

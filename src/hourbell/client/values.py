@@ -652,6 +652,20 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     measured_to: datetime | None
 
 
+class ForecastDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """Where executions will wait for a limit."""
+
+    kind: str  # queue, tenant or workers
+    name: str | None
+    max_concurrency: int | None  # of workers: their slots
+    per_second: float | None
+    begins_at: datetime
+    executions: int  # due from then until those that wait longest
+    seconds: float  # that each takes, on average
+    due_at: datetime  # those that wait longest
+    last_start_at: datetime | None  # of these; None: they do not start
+
+
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The executions that are due, by minute."""
 
@@ -662,6 +676,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     minutes: Sequence[Minute]  # only minutes with executions due
     herds: Sequence[Herd] = ()  # largest first
     herd_moments: Sequence[Minute] = ()  # executions of herds, at exactly that moment
+    delays: Sequence[ForecastDelay] = ()  # the longest first
+    untimed: int = 0  # executions of which it is not known how long they take
     capacity_per_minute: Capacity | None = None
 
 

@@ -14,7 +14,8 @@ not matter which process asks, how late, or after how many crashes.
     foreign.py     rules of other schedulers: rejected, with the equivalent here
     words.py       a cron rule in plain English
     changes.py     the clock changes of a zone
-    forecast.py    the next runs, with notes on clock changes, for people
+    forecast.py    the next runs, with notes on clock changes, for people; the load of many rules
+    delays.py      how late runs start where limits hold
 
 The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H with
 the job's own minute, and `cron.canonical` returns the text that identifies a timetable, say

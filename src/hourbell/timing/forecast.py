@@ -224,6 +224,7 @@ class Members(msgspec.Struct, frozen=True):
     until: datetime | None = None  # up to and including this; None: no end
     on: frozenset[date] | None = None  # only on these dates; None: on all
     zone: str = "UTC"  # the zone of these dates
+    limits: tuple[int, ...] = ()  # the caller's ids of the limits that they share
 
 
 class Firing(msgspec.Struct, frozen=True):
@@ -244,32 +245,52 @@ class Herd(msgspec.Struct, frozen=True):
     occurrences: int  # of the firing, within the whole period
 
 
+class Due(msgspec.Struct, frozen=True, gc=False):
+    """The runs of one firing at one moment that share these limits."""
+
+    at: datetime
+    timetable: int
+    runs: int
+    limits: tuple[int, ...]
+
+
 class Load(msgspec.Struct, frozen=True):
     """The number of runs per minute."""
 
     by_minute: Counter[datetime]
     complete_until: datetime  # all runs up to here are included
     herds: list[Herd]  # one per firing with two or more runs at one moment, largest first
-    moments: Counter[datetime]  # the number of herd runs at each moment
+    # The number of herd runs at each moment, of the largest herds: all moments of a herd, or none, so
+    # that no herd ends within the period.
+    moments: Counter[datetime]
+    due: list[Due]  # ordered by time
+
+
+MAX_MOMENTS = 3_000  # two days of minutes
 
 
 def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: int) -> Load:
     """The runs in (after, through], in time order, until `limit` occurrences were examined."""
     found = Counter[datetime]()
     herds: dict[int, _Largest] = {}
-    moments = Counter[datetime]()
+    due: list[Due] = []
     coming = [(firing.first, number, firing) for number, firing in enumerate(firings)]
     always = [_always(firing.members) for _, _, firing in coming]
     heapq.heapify(coming)
     while coming and coming[0][0] <= through:
         at, number, firing = coming[0]
         if limit <= 0:
-            return Load(+found, max(after, at - _MICROSECOND), _by_size(herds), moments)
+            complete = max(after, at - _MICROSECOND)
+            return Load(+found, complete, _by_size(herds), _moments(herds), due)
         limit -= 1
         if at > after:
-            running = always[number]
-            if running is None:
-                running = sum(members.count for members in firing.members if _includes(members, at))
+            parts = always[number]
+            if parts is None:
+                parts = _by_limits(members for members in firing.members if _includes(members, at))
+            running = sum(parts.values())
+            due += [
+                Due(at, firing.timetable, runs, shared) for shared, runs in parts.items() if runs
+            ]
             found[at.replace(second=0, microsecond=0)] += running
             largest = herds.get(number)
             if largest is None:
@@ -277,24 +298,37 @@ def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: i
             largest.occurrences += 1
             if running > largest.runs:
                 largest.at, largest.runs = at, running
-            if running > 1:
-                moments[at] += running
+            if running > 1 and len(largest.moments) <= MAX_MOMENTS:
+                largest.moments.append((at, running))
         following = firing.rule.next(at)
         if following is None:
             heapq.heappop(coming)
         else:
             heapq.heapreplace(coming, (following, number, firing))
-    return Load(+found, through, _by_size(herds), moments)
+    return Load(+found, through, _by_size(herds), _moments(herds), due)
 
 
 class _Largest:
     """The largest herd of a firing so far."""
 
-    __slots__ = ("at", "occurrences", "runs", "timetable")
+    __slots__ = ("at", "moments", "occurrences", "runs", "timetable")
 
     def __init__(self, timetable: int, at: datetime) -> None:
         self.timetable, self.at = timetable, at
         self.runs = self.occurrences = 0
+        self.moments: list[tuple[datetime, int]] = []
+
+
+def _moments(found: dict[int, _Largest]) -> Counter[datetime]:
+    """The moments of the largest herds, as many as are allowed in all; not of those due very often."""
+    moments = Counter[datetime]()
+    room = MAX_MOMENTS
+    for each in sorted(found.values(), key=lambda each: -each.runs):
+        if len(each.moments) <= room:
+            room -= len(each.moments)
+            for at, runs in each.moments:
+                moments[at] += runs
+    return moments
 
 
 def _by_size(found: dict[int, _Largest]) -> list[Herd]:
@@ -306,11 +340,18 @@ def _by_size(found: dict[int, _Largest]) -> list[Herd]:
     return sorted(herds, key=lambda herd: (-herd.runs, herd.at))
 
 
-def _always(members: tuple[Members, ...]) -> int | None:
-    """The number of jobs at every moment; None if it varies."""
+def _always(members: tuple[Members, ...]) -> dict[tuple[int, ...], int] | None:
+    """The number of jobs at every moment, by the limits that they share; None if it varies."""
     if any(each.since or each.until or each.on is not None for each in members):
         return None
-    return sum(each.count for each in members)
+    return _by_limits(members)
+
+
+def _by_limits(members: Iterable[Members]) -> dict[tuple[int, ...], int]:
+    found: dict[tuple[int, ...], int] = {}
+    for each in members:
+        found[each.limits] = found.get(each.limits, 0) + each.count
+    return found
 
 
 def _includes(members: Members, at: datetime) -> bool:

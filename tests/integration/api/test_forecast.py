@@ -8,8 +8,11 @@ import pytest
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.activity import minute_of
 from hourbell.engine.life.plan import plan
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import run_now
 from hourbell.engine.views import forecast as forecasts
 from hourbell.model.errors import Forbidden
+from hourbell.model.ids import parse_job_id
 from hourbell.model.instants import format_instant
 from integration.api.client import Client, one_time, recurring
 
@@ -199,6 +202,7 @@ async def test_a_herd_that_is_not_counted_is_as_big_as_it_was_last(
         await api.created(hourly(minute))
     await engine.database.value("update hourbell.timetables set size = 1000 returning id")
     monkeypatch.setattr(forecasts, "_MAX_MEMBERS_OF_ONE", 2)
+    monkeypatch.setattr(forecasts, "_MAX_SIZE", 3)
     body = (await api.get(f"{FORECAST}?hours=1")).body
     assert body["estimated"]
     assert [each["executions"] for each in body["minutes"]] == [1000]
@@ -269,3 +273,81 @@ async def test_the_capacity_is_that_of_the_busiest_recent_whole_minute(api: Clie
     few = (await api.get(FORECAST)).body["capacity_per_minute"]
     assert few["executions"] is None
     assert few["reason"].startswith("Fewer than 100 executions")
+
+
+async def ran(engine: Engine, job_id: str, seconds: float) -> None:
+    """A past run of a job, as its ledger has it."""
+    (execution,) = (await run_now(engine, parse_job_id(job_id), Write())).execution_ids
+    await engine.database.value(
+        "insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, fate)"
+        " select id, 1, run_at, run_at + make_interval(secs => $2), run_at, hourbell.fate_succeeded()"
+        " from hourbell.executions where id = $1",
+        execution,
+        seconds,
+    )
+    await engine.database.value("delete from hourbell.due where id = $1", execution)
+
+
+async def delays(api: Client, query: str = "hours=6") -> list[dict[str, Any]]:
+    body = (await api.get(f"{FORECAST}?{query}")).body
+    return list(body["delays"])
+
+
+async def test_a_queue_that_runs_two_at_once_says_when_its_last_report_starts(
+    api: Client, engine: Engine
+):
+    now = await engine.clock.now()
+    minute = (now.minute + 5) % 60
+    await api.put("/api/v1/queues/reports", {"max_concurrency": 2})
+    jobs = [await api.created(hourly(minute, queue="reports")) for _ in range(3)]
+    for _ in range(22):
+        await api.created(hourly(minute, queue="reports", tenant_id="acme"))
+    for job in jobs:
+        await ran(engine, job["job_id"], 14 * 60.0)
+    (delay,) = [each for each in await delays(api, "hours=1") if each["kind"] == "queue"]
+    due = datetime.fromisoformat(delay["due_at"])
+    assert (delay["name"], delay["max_concurrency"], delay["per_second"]) == ("reports", 2, None)
+    assert (delay["executions"], delay["seconds"], due.minute) == (25, 840.0, minute)
+    assert datetime.fromisoformat(delay["last_start_at"]) - due == timedelta(minutes=12 * 14)
+    assert await delays(api, "hours=1&tenant_id=acme") != []
+
+    await api.put("/api/v1/queues/reports", {"max_concurrency": 25})
+    assert [each for each in await delays(api, "hours=1") if each["kind"] == "queue"] == []
+    await api.put("/api/v1/queues/reports", {"max_concurrency": 0})
+    (delay,) = [each for each in await delays(api, "hours=1") if each["kind"] == "queue"]
+    assert delay["last_start_at"] is None
+
+
+async def test_a_rate_of_a_tenant_delays_what_is_planned_already(api: Client, engine: Engine):
+    await api.put("/api/v1/tenants/acme", {"rate_limit": {"per_second": 0.1, "burst": 1}})
+    at = format_instant(await engine.clock.now() + timedelta(hours=1))
+    jobs = [one_time(tenant_id="acme", schedule={"at": at}) for _ in range(13)]
+    assert (await api.post("/api/v1/jobs/batch", jobs)).status == 200
+    (delay,) = [each for each in await delays(api) if each["kind"] == "tenant"]
+    assert (delay["name"], delay["per_second"], delay["executions"]) == ("acme", 0.1, 13)
+    waits = datetime.fromisoformat(delay["last_start_at"]) - datetime.fromisoformat(delay["due_at"])
+    assert waits == timedelta(seconds=120)
+
+
+async def test_without_a_worker_nothing_is_forecast_to_start(api: Client, engine: Engine):
+    await api.created(hourly(((await engine.clock.now()).minute + 5) % 60))
+    await engine.database.value("delete from hourbell.sessions where id > 1")
+    (delay,) = await delays(api, "hours=1")
+    assert (delay["kind"], delay["max_concurrency"], delay["last_start_at"]) == ("workers", 0, None)
+    body = (await api.get(f"{FORECAST}?hours=1")).body
+    assert body["untimed"] == 1
+
+
+async def test_a_herd_larger_than_its_last_fire_is_counted(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(forecasts, "_MAX_MEMBERS_OF_ONE", 2)
+    minute = ((await engine.clock.now()).minute + 5) % 60
+    for _ in range(5):
+        await api.created(hourly(minute))
+    body = (await api.get(f"{FORECAST}?hours=1")).body
+    assert [each["executions"] for each in body["minutes"]] == [5]
+    assert not body["estimated"]
+    monkeypatch.setattr(forecasts, "_MAX_SIZE", 3)
+    body = (await api.get(f"{FORECAST}?hours=1")).body
+    assert (body["minutes"][0]["executions"], body["estimated"]) == (3, True)

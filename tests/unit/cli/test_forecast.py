@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hourbell.cli.forecast import MAX_ROWS, chart_lines
-from hourbell.client import Forecast
+from hourbell.cli.forecast import MAX_ROWS, chart_lines, delay_line
+from hourbell.client import Forecast, ForecastDelay
 from hourbell.client.values import Minute
 from hourbell.timing.zones import load_zone
 
@@ -51,3 +51,21 @@ def test_a_week_has_days_and_no_more_rows_than_a_screen() -> None:
     assert lines[1].startswith("Tue ")
     assert len(lines) <= MAX_ROWS + 3
     assert sum(int(line.split()[2]) for line in lines[1:]) == 2
+
+
+def test_a_delay_is_told_in_a_line() -> None:
+    delay = ForecastDelay(
+        kind="queue",
+        name="reports",
+        max_concurrency=2,
+        per_second=None,
+        begins_at=BEGINS,
+        executions=25,
+        seconds=840.0,
+        due_at=BEGINS,
+        last_start_at=BEGINS + timedelta(minutes=168),
+    )
+    assert delay_line(delay, UTC) == (
+        "25 executions of about 840 s, due from 2026-11-17 10:25:30Z, wait for the queue reports"
+        " (2 at once): the last starts at 2026-11-17 13:13:30Z."
+    )

@@ -119,3 +119,27 @@ def test_a_load_that_is_cut_short_is_complete_up_to_where_it_was_cut() -> None:
 def test_what_should_have_fired_already_is_no_load_to_come() -> None:
     late = Firing(compile_rule("* * * * *", "UTC"), at(-2), (Members(1),))
     assert load([late], NOON, at(1), 100).by_minute == {at(1): 1}
+
+
+def test_a_herd_has_all_of_its_moments_or_none() -> None:
+    """A herd that is spread in a part of the period only would add to the load where that part ends."""
+    often = Firing(compile_rule("@every 10+0", "UTC"), at(1), (Members(5),), 1)
+    hourly = Firing(compile_rule("0 * * * *", "UTC"), at(60), (Members(3),), 2)
+    found = load([often, hourly], NOON, NOON + timedelta(hours=12), 100_000)
+    assert len(found.moments) == 12
+    assert set(found.moments.values()) == {3}
+    assert [herd.timetable for herd in found.herds] == [1, 2]
+    found = load([often, hourly], NOON, at(60), 100_000)
+    assert len(found.moments) == 355
+    assert found.moments[at(60)] == 5 + 3
+
+
+def test_what_is_due_is_told_by_the_limits_that_it_shares() -> None:
+    members = (Members(2, limits=(0,)), Members(3, limits=(0, 1)), Members(-1, limits=(0, 1)))
+    found = load([every_minute(*members)], NOON, at(2), 100)
+    assert [(due.at, due.runs, due.limits) for due in found.due] == [
+        (at(1), 2, (0,)),
+        (at(1), 2, (0, 1)),
+        (at(2), 2, (0,)),
+        (at(2), 2, (0, 1)),
+    ]

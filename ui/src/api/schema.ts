@@ -1162,7 +1162,7 @@ export interface components {
                 /** @description Some of the tenants. */
                 tenants: string[];
             }[];
-            /** @description How many executions of herds are due at exactly this moment: the 3,000 largest moments, in order of time. */
+            /** @description How many executions of the largest herds are due at exactly this moment, in order of time: all moments of a herd or none, at most 3,000. */
             herd_moments: {
                 /**
                  * Format: date-time
@@ -1171,6 +1171,31 @@ export interface components {
                 at: string;
                 executions: number;
             }[];
+            /** @description Where executions will wait for a limit, longest first: those with a wait of 10 seconds or more. */
+            delays: {
+                /** @enum {unknown} */
+                kind: "queue" | "tenant" | "workers";
+                name: string | null;
+                max_concurrency: number | null;
+                per_second: number | null;
+                /**
+                 * Format: date-time
+                 * @description The first of these executions is due.
+                 */
+                begins_at: string;
+                /** @description Due from then until those that wait longest. */
+                executions: number;
+                /** @description That each takes, on average, as the last ones did. */
+                seconds: number;
+                /**
+                 * Format: date-time
+                 * @description Those that wait longest are due.
+                 */
+                due_at: string;
+                last_start_at: string | null;
+            }[];
+            /** @description Executions of which it is not known how long they take. */
+            untimed: number;
             /** @description The number of executions in the busiest recent minute: a lower bound on capacity. */
             capacity_per_minute: {
                 executions: number | null;

@@ -70,3 +70,4 @@ export type Operation = S["Operation"];
 export type Forecast = S["Forecast"];
 export type ForecastMinute = S["ForecastMinute"];
 export type Herd = Forecast["herds"][number];
+export type ForecastDelay = Forecast["delays"][number];

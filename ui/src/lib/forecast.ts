@@ -1,5 +1,7 @@
 // The forecast as hourly rows, and the effect of jitter on herds. Pure functions.
-import { partsOf, zoneName } from "./time";
+import type { ForecastDelay } from "../api/types";
+import { group, partsOf, rough, zoneName } from "./time";
+import { plural } from "./words";
 
 export interface Minute {
   at: string;
@@ -68,9 +70,58 @@ export function nextCell(key: string, from: Cell, rows: Row[]): Cell | null {
   return ways[key].find(({ row, cell }) => rows[row] !== undefined && isCounted(rows[row], cell)) ?? from;
 }
 
-/** 0, 1–9, 10–99, 100–999, 1,000–9,999, 10,000 and more */
-export function bin(count: number): number {
-  return count <= 0 ? 0 : Math.min(5, Math.floor(Math.log10(count)) + 1);
+const SHADES = 5;
+
+/**
+ * The least count of each shade, for the counts that are shown: equal steps if these are alike, else steps of equal ratio, so that minutes that
+ * differ look different.
+ */
+export function shades(counts: number[]): number[] {
+  const some = counts.filter((count) => count > 0).sort((a, b) => a - b);
+  const low = some[Math.floor(some.length / 20)] ?? 1;
+  const high = some.at(-1) ?? 1;
+  const bounds = [1];
+  for (let shade = 1; shade < SHADES; shade += 1) {
+    const part = shade / SHADES;
+    const bound = high / low < 20 ? low + (high - low) * part : low * (high / low) ** part;
+    bounds.push(Math.max((bounds.at(-1) ?? 0) + 1, rounded(bound)));
+  }
+  return bounds;
+}
+
+/** Two digits are enough for a legend. */
+function rounded(value: number): number {
+  const unit = 10 ** Math.max(0, Math.floor(Math.log10(value)) - 1);
+  return Math.ceil(value / unit) * unit;
+}
+
+/** 0 for nothing, else 1 to 5. */
+export function shadeOf(count: number, bounds: number[]): number {
+  return bounds.filter((bound) => count >= bound).length;
+}
+
+/** 0, 1–11, 12–24, …, 60 and more */
+export function shadeWords(bounds: number[]): string[] {
+  const words = bounds.map((bound, index) => {
+    const next = bounds[index + 1];
+    if (next === undefined) return `${group(bound)} and more`;
+    return next === bound + 1 ? group(bound) : `${group(bound)}–${group(next - 1)}`;
+  });
+  return ["0", ...words];
+}
+
+/** Where runs wait for a limit, in a sentence. */
+export function delayWords(delay: ForecastDelay, time: (at: string) => string): string {
+  const runs = `${plural(delay.executions, "run")} of about ${rough(delay.seconds * 1000)}`;
+  const due = `${delay.executions === 1 ? "is" : "are"} due from ${time(delay.begins_at)}`;
+  const least = `${plural(delay.executions, "run")} ${due}`;
+  if (delay.kind === "workers" && delay.max_concurrency === 0) return `No worker is running now: ${least}, and nothing starts until there is one.`;
+  const what = delay.kind === "workers" ? "All workers together run" : `The ${delay.kind} ${delay.name} ${delay.max_concurrency === null ? "starts" : "runs"}`;
+  const limits = [delay.max_concurrency === null ? "" : `${group(delay.max_concurrency)} at once`, delay.per_second === null ? "" : `${delay.max_concurrency === null ? "" : "and starts "}${delay.per_second} a second`];
+  const head = `${what} ${limits.filter(Boolean).join(" ")}`;
+  if (delay.max_concurrency === 0) return `${head}: ${least}, and none of them starts.`;
+  if (delay.last_start_at === null) return `${head}: ${least}, and the last does not start within a month.`;
+  return `${head}: ${runs} ${due}, so the last starts at ${time(delay.last_start_at)}.`;
 }
 
 export interface Load {

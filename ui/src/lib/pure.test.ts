@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import { cronOf, WHEN, whenOf } from "./cron";
-import { bin, hourRows, isCounted, loadWith, nextCell } from "./forecast";
+import { delayWords, hourRows, isCounted, loadWith, nextCell, shadeOf, shades, shadeWords } from "./forecast";
 import { exactJson, pretty, yaml } from "./json";
 import { currentRate } from "./rate";
 import { absolute, duration, relative, rough, signed, startOfDay, zoneName } from "./time";
@@ -76,8 +76,26 @@ test("an hour that happens twice has two rows, one that does not exist has none"
   expect(forward.map((row) => row.label)).toEqual(["00", "01", "03", "04"]);
 });
 
-test("bins are powers of ten", () => {
-  expect([0, 1, 9, 10, 99, 100, 1000, 9999, 10_000, 1_000_000].map(bin)).toEqual([0, 1, 1, 2, 2, 3, 4, 4, 5, 5]);
+test("shades show a difference whatever the size of the counts", () => {
+  const shown = (counts: number[]) => counts.map((count) => shadeOf(count, shades(counts)));
+  expect(shown([0, 1, 2, 3, 4, 5])).toEqual([0, 1, 2, 3, 4, 5]);
+  expect(new Set(shown([600, 700, 800, 900, 1000])).size).toBe(5);
+  expect(shown([1, 10, 100, 1000, 10_000])).toEqual([1, 2, 3, 4, 5]);
+  expect(new Set(shown([7, 7, 7])).size).toBe(1);
+  expect(shades([])).toEqual([1, 2, 3, 4, 5]);
+  expect(shadeWords(shades([1, 60]))).toEqual(["0", "1–2", "3–5", "6–11", "12–26", "27 and more"]);
+  expect(shadeWords([1, 2, 3, 4, 5])).toEqual(["0", "1", "2", "3", "4", "5 and more"]);
+});
+
+test("a delay is told in a sentence", () => {
+  const time = (at: string) => at.slice(11, 16);
+  const reports = { kind: "queue" as const, name: "reports", max_concurrency: 2, per_second: null, begins_at: "2026-11-18T02:00:00Z", executions: 25, seconds: 840, due_at: "2026-11-18T02:00:00Z", last_start_at: "2026-11-18T04:48:00Z" };
+  expect(delayWords(reports, time)).toBe("The queue reports runs 2 at once: 25 runs of about 14 min are due from 02:00, so the last starts at 04:48.");
+  const rate = { ...reports, kind: "tenant" as const, name: "acme", max_concurrency: null, per_second: 0.5 };
+  expect(delayWords(rate, time)).toContain("The tenant acme starts 0.5 a second: 25 runs");
+  expect(delayWords({ ...rate, max_concurrency: 2 }, time)).toContain("runs 2 at once and starts 0.5 a second: 25 runs");
+  const none = { ...reports, kind: "workers" as const, name: null, max_concurrency: 0, last_start_at: null };
+  expect(delayWords(none, time)).toBe("No worker is running now: 25 runs are due from 02:00, and nothing starts until there is one.");
 });
 
 test("jitter spreads a herd at each of its moments, not at the largest only", () => {

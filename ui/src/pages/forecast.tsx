@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import { now } from "../api/client";
 import { useApi, useMe } from "../api/hooks";
 import type { Forecast, ForecastMinute, Herd, Page, Tenant } from "../api/types";
-import { bin, hourRows, isCounted, loadWith, nextCell, type Cell, type Row } from "../lib/forecast";
+import { delayWords, hourRows, isCounted, loadWith, nextCell, shadeOf, shades, shadeWords, type Cell, type Row } from "../lib/forecast";
 import { useSettings } from "../lib/settings";
 import { absolute, group, localZone, relative, rough, timeOfDay, zoneFor, zoneName } from "../lib/time";
 import { changed, useParams } from "../lib/url";
@@ -48,38 +48,44 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
   const complete = Date.parse(forecast.complete_until);
   const rows = useMemo(() => hourRows(forecast.minutes, Date.parse(forecast.begins_at), Date.parse(forecast.ends_at), complete, zone), [forecast, complete, zone]);
   const at = current.peakMinuteAt;
-  const crowded = capacity !== null && current.peakMinute > capacity;
+  const bounds = useMemo(() => shades(forecast.minutes.map((minute) => minute.executions)), [forecast]);
   return (
     <div className={s.stack}>
       <p className={s.sentence}>
         <b>
           Busiest minute: {absolute(at, zone, now(), false)} ({relative(at, now())}), {plural(current.peakMinute, "run")}.
         </b>{" "}
-        {capacity === null
-          ? `The capacity of this installation is not known yet. ${forecast.capacity_per_minute.reason ?? ""}`
-          : crowded
-            ? `The most this installation has run in a minute is ${group(capacity)}. If that is its limit, the last of them will start about ${rough((current.longestWait ?? 0) * 1000)} late.`
-            : `This installation has run up to ${group(capacity)} in a minute, so all should start on time.`}
+        {verdict(forecast, current.peakMinute, current.longestWait)}
       </p>
+      {forecast.delays.length > 0 && (
+        <Panel title="Where runs will wait">
+          <ul className={s.stack}>
+            {forecast.delays.slice(0, MOST_DELAYS).map((delay) => (
+              <li key={`${delay.kind} ${delay.name ?? ""}`}>{delayWords(delay, (at) => absolute(Date.parse(at), zone, now(), false))}</li>
+            ))}
+          </ul>
+        </Panel>
+      )}
       <Panel title={`Runs due per minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
         <HeatMap
           rows={rows}
           capacity={capacity}
           zone={zone}
           peak={at}
+          bounds={bounds}
           herds={herds}
           open={(minute) => {
             setParams({ minute: new Date(minute).toISOString() });
             showOpened();
           }}
         />
-        <Scale capacity={capacity} />
+        <Scale bounds={bounds} capacity={capacity} />
         <Muted>Click a minute, or press Enter on it, to see its jobs.</Muted>
       </Panel>
       {!Number.isNaN(opened) && <MinuteJobs at={opened} count={countAt(forecast, opened)} zone={zone} tenant={params.get("tenant_id")} close={() => setParams({ minute: null })} />}
       <Panel title="What would jitter do?">
-        {herds.length === 0 ? (
-          <Muted>No two jobs are due at the same moment, so jitter would make no difference.</Muted>
+        {moments.length === 0 ? (
+          <Muted>{herds.length === 0 ? "No two jobs are due at the same moment, so jitter would make no difference." : "Jobs that are due at the same moment are due so often that jitter would make no difference."}</Muted>
         ) : (
           <div className={s.stack}>
             <label className={s.range}>
@@ -125,17 +131,28 @@ function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
       )}
       <Lead>
         Complete until {absolute(complete, zone, now(), false)}. {forecast.estimated ? "Some schedules have too many jobs to count and are estimated. " : ""}
-        Not known in advance, and not included: limits by number of runs, overlaps, and runs on request.
+        How long runs take is what the last runs of the same schedule, or else of their queue, took. Not known in advance, and not included: limits by number of runs, overlaps, runs on request, and what waits already.
       </Lead>
     </div>
   );
 }
 
-function Scale({ capacity }: { capacity: number | null }) {
-  const words = ["0", "1–9", "10–99", "100–999", "1,000–9,999", "10,000 and more"];
+const MOST_DELAYS = 8;
+
+/** Whether runs will start on time, as far as that is known. */
+function verdict(forecast: Forecast, peak: number, longestWait: number | null): string {
+  const { executions: capacity, reason } = forecast.capacity_per_minute;
+  if (forecast.delays.length > 0) return "Not all will start on time.";
+  if (capacity !== null && peak > capacity) return `The most this installation has run in a minute is ${group(capacity)}. If that is its limit, the last of them will start about ${rough((longestWait ?? 0) * 1000)} late.`;
+  if (forecast.untimed > 0) return `How long ${plural(forecast.untimed, "run")} will take is not known, because nothing like them has run yet: whether all start on time cannot be said.`;
+  if (capacity === null) return `The capacity of this installation is not known yet. ${reason ?? ""}`;
+  return `This installation has run up to ${group(capacity)} in a minute, and no limit is in the way: all should start on time.`;
+}
+
+function Scale({ bounds, capacity }: { bounds: number[]; capacity: number | null }) {
   return (
     <ul className={s.scale} aria-label="Scale">
-      {words.map((word, index) => (
+      {shadeWords(bounds).map((word, index) => (
         <li key={word}>
           <i style={{ background: `var(--heat-${index})` }} />
           {word}
@@ -215,7 +232,7 @@ function listedWords({ items, more }: ForecastMinute, count: number): string {
 }
 
 /** A grid with one tab stop; arrow keys move, and the line above describes the cell. */
-function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; capacity: number | null; zone: string; peak: number; herds: Herd[]; open: (minute: number) => void }) {
+function HeatMap({ rows, capacity, zone, peak, bounds, herds, open }: { rows: Row[]; capacity: number | null; zone: string; peak: number; bounds: number[]; herds: Herd[]; open: (minute: number) => void }) {
   const start = useMemo(() => {
     const row = Math.max(0, rows.findIndex((each) => peak >= each.begins && peak < each.begins + 3_600_000 && each.cells.some((_, index) => minuteAt(each, index) === peak)));
     const cells = rows[row]?.cells ?? [];
@@ -279,7 +296,7 @@ function HeatMap({ rows, capacity, zone, peak, herds, open }: { rows: Row[]; cap
                       <button
                         type="button"
                         data-cell={`${rowIndex}-${index}`}
-                        data-bin={bin(value)}
+                        data-bin={shadeOf(value, bounds)}
                         data-above={capacity !== null && value > capacity}
                         tabIndex={rowIndex === current.row && index === current.cell ? 0 : -1}
                         aria-label={`${timeOfDay(minuteAt(row, index), zone, false)}, ${value}`}
