@@ -37,6 +37,7 @@ ADDED = (
     "created_at",
     "updated_at",
     "warnings",
+    "problem",
 )
 
 # JSON as hostile decoders may hand it out: infinities, huge integers, lone surrogates, NUL.

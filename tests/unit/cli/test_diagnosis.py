@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hourbell.engine.views.diagnosis import LateQueue, Level, State, Unserved, findings
+from hourbell.engine.views.failing import Failing
 
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
 
@@ -35,6 +36,7 @@ def healthy(**changes: Any) -> State:
         "workers": 2,
         "expired_sessions": 0,
         "unserved": [],
+        "failing": [],
         "not_admitted": 0,
         "first_not_admitted": None,
         "suspects": 0,
@@ -51,6 +53,15 @@ def test_a_healthy_cell_has_no_findings_but_good_ones() -> None:
 
 
 LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
+FAILING = Failing(
+    message="job_0000000000016: no worker can run it (data.cell: is missing).",
+    count=1,
+    since=NOW,
+    job_id="job_0000000000016",
+    job_name="report",
+    execution_id=None,
+    tenant_id="default",
+)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +124,12 @@ LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
             "gate",
             Level.FAILURE,
             "the gate fails on 3 executions, such as exe_",
+        ),
+        (
+            {"failing": [FAILING]},
+            "rows",
+            Level.FAILURE,
+            "job_0000000000016: no worker can run it (data.cell: is missing).",
         ),
         ({"dead_letters": 5}, "dead letters", Level.WARNING, "5 in the last 24 hours"),
     ],

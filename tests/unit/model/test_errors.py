@@ -24,6 +24,7 @@ EXAMPLES = [
     errors.SessionLost(),
     errors.NotLeader("epoch 3 is over"),
     errors.Overloaded(),
+    errors.Busy(),
     errors.StoreUnavailable("connection refused"),
     errors.EmbeddedServerFailed("It does not start.", "FATAL: out of disk"),
     errors.ConfigurationError("HOURBELL_PORT must be a number."),

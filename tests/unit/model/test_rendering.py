@@ -101,6 +101,7 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
         "created_at": "2026-04-06T12:00:00.25Z",
         "updated_at": "2026-04-06T12:00:00.25Z",
         "warnings": [],
+        "problem": None,
     }
 
 
@@ -152,6 +153,7 @@ def test_what_is_shown_of_a_job_would_create_it_again(document: dict[str, Any]):
         "created_at",
         "updated_at",
         "warnings",
+        "problem",
     )
     for key in answered:
         del shown[key]
