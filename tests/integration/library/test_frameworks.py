@@ -149,6 +149,10 @@ def declines():
 async def hangs():
     await asyncio.sleep(60)
 
+@task(retry=Retry.never())
+def exits():
+    raise SystemExit("enough")
+
 enqueued_as = []
 
 @task(takes_context=True)
@@ -252,7 +256,7 @@ async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: A
     await fails.arefresh()
     assert fails.status == TaskResultStatus.FAILED
     (error,) = fails.errors
-    assert (error.exception_class, error.traceback) == (RuntimeError, "RuntimeError: no")
+    assert (error.exception_class, error.traceback) == (RuntimeError, "RuntimeError: no\n")
     await bad.arefresh()
     assert bad.status == TaskResultStatus.READY  # for the next attempt
     assert "Unsupported type" in bad.errors[0].traceback
@@ -278,7 +282,7 @@ async def test_the_class_of_any_exception_can_be_read_from_a_result(tasks: Any) 
             assert await app.job(result.id).wait(20) == "DEAD"
             await result.arefresh()
     assert declined.errors[0].exception_class is tasks.Declined
-    assert declined.errors[0].traceback == "shop_tasks.Declined: no money"
+    assert declined.errors[0].traceback == "shop_tasks.Declined: no money\n"
     assert hung.errors[0].exception_class is TimeoutError
 
 
@@ -299,6 +303,37 @@ async def test_a_result_has_the_task_as_it_was_enqueued(tasks: Any) -> None:
     assert (await tasks.options.aget_result(done.id)).task == now
     plain = await tasks.options.aenqueue()
     assert (await tasks.options.aget_result(plain.id)).task == tasks.options
+
+
+async def test_a_result_is_the_one_that_was_returned(tasks: Any) -> None:
+    mail = await tasks.send_mail.aenqueue(7)
+    assert await tasks.send_mail.aget_result(mail.id) == mail
+
+
+async def test_a_queue_that_is_new_is_added_to_the_database_of_django(
+    tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app has no database of its own when the first task is enqueued."""
+    task_backends["default"].app.url = None
+    mail = await tasks.send_mail.using(queue_name="never-seen").aenqueue(7)
+    assert (await tasks.send_mail.aget_result(mail.id)).task.queue_name == "never-seen"
+
+
+async def test_a_task_that_exits_has_failed_for_django_too(tasks: Any) -> None:
+    finished: list[tuple[str, str]] = []
+
+    def note(sender: Any, task_result: Any, **others: Any) -> None:
+        finished.append((task_result.status, task_result.errors[0].exception_class_path))
+
+    signals.task_finished.connect(note)
+    app = task_backends["default"].app
+    try:
+        async with app.worker():
+            result = await tasks.exits.aenqueue()
+            assert await app.job(result.id).wait(20) == "DEAD"
+    finally:
+        signals.task_finished.disconnect(note)
+    assert finished == [("FAILED", "builtins.SystemExit")]
 
 
 async def test_without_time_zones_times_are_those_of_the_setting(tasks: Any) -> None:

@@ -94,6 +94,8 @@ _STATUSES = {
     ExecutionStatus.RUNNING: TaskResultStatus.RUNNING,
     ExecutionStatus.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
 }
+# What fails an attempt. A cancelled one is ended by its worker.
+_FAILURES = (Exception, SystemExit, KeyboardInterrupt)
 _WORKER = f"{platform.node()}-{os.getpid()}"
 
 
@@ -152,13 +154,15 @@ class HourbellBackend(BaseTaskBackend):
             options["labels"] = {_PRIORITY: str(task.priority)}
         if task.run_after is not None:
             options["at"] = _aware(task.run_after)
+        _ = self.app  # whose own connection adds names: the database of Django
         configured = self._declare(task).configure(**options)
         _check_arguments(task, args, kwargs)
         given_args, given_kwargs = normalize_json(args), normalize_json(kwargs)
         with transaction.atomic(using=self.database):
             job = configured.enqueue_sync(args=given_args, kwargs=given_kwargs)
+        enqueued_at = _shown(created_at(parse_job_id(job.id)))
         result = self._result(
-            task, job.id, TaskResultStatus.READY, given_args, given_kwargs, timezone.now()
+            task, job.id, TaskResultStatus.READY, given_args, given_kwargs, enqueued_at
         )
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -286,7 +290,7 @@ def _sync_run(backend: HourbellBackend, task: Task) -> Callable[..., Any]:
             task_started.send(HourbellBackend, task_result=result)
             try:
                 value = normalize_json(task.func(*_first(result), *args, **kwargs))
-            except Exception as error:
+            except _FAILURES as error:
                 if _has_failed(result, error):
                     task_finished.send(HourbellBackend, task_result=result)
                 raise
@@ -311,7 +315,7 @@ def _async_run(backend: HourbellBackend, task: Task) -> Callable[..., Awaitable[
             await task_started.asend(HourbellBackend, task_result=result)
             try:
                 value = normalize_json(await task.func(*_first(result), *args, **kwargs))
-            except Exception as error:
+            except _FAILURES as error:
                 if _has_failed(result, error):
                     await task_finished.asend(HourbellBackend, task_result=result)
                 raise
@@ -353,7 +357,7 @@ def _succeeded(result: TaskResult, value: Any) -> TaskResult:
     )
 
 
-def _has_failed(result: TaskResult, error: Exception) -> bool:
+def _has_failed(result: TaskResult, error: BaseException) -> bool:
     """Record a failure in the result; false if the exception only asks to run it again, or not at all."""
     if isinstance(error, Snooze | RetryAfter | Cancel):
         return False
@@ -391,7 +395,7 @@ def _error_of(attempt: Attempt) -> TaskError:
         path = "builtins.TimeoutError"
     elif path.rpartition(".")[2] != kind or "." not in path:  # not ended by an exception
         path = "hourbell.errors.JobFailed"
-    return TaskError(exception_class_path=path, traceback=error)
+    return TaskError(exception_class_path=path, traceback=f"{error}\n")
 
 
 def _aware(instant: datetime) -> datetime:
