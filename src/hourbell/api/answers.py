@@ -236,6 +236,7 @@ def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:
     """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
         field: named.name,
+        "version": named.settings.version,
         **render_limits(named.settings),
         "counts": None if named.counts is None else named.counts | {"at_least": named.at_least},
         **({} if named.backlog is None else {"waiting_for": render_backlog(named.backlog)}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from litestar import Response
@@ -24,6 +25,7 @@ from hourbell.api.queries import (
 )
 from hourbell.api.requests import (
     AnyRequest,
+    conditional,
     read_audit_filter,
     read_hours,
     read_minute,
@@ -41,8 +43,15 @@ from hourbell.engine.views.pages import Page
 from hourbell.engine.views.resources import NamedResource
 from hourbell.security.access import ADMINISTER, OPERATE, READ
 
+Renderer = Callable[[NamedResource], dict[str, Any]]
+
 _queue, _target = (render_resource(field) for field in ("queue", "host"))
 _resource_of_tenant = render_resource("tenant_id")
+
+
+def _versioned(named: NamedResource, render: Renderer) -> Response[bytes]:
+    """A tenant, queue or target, with the version of its settings as ETag."""
+    return answer(render(named), headers={"ETag": f'"{named.settings.version}"'})
 
 
 def _tenant(named: NamedResource) -> dict[str, Any]:
@@ -69,13 +78,14 @@ async def list_tenants(engine: EngineDep, request: AnyRequest) -> Response[bytes
 
 async def get_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     refuse_query(request)
-    return answer(_tenant(await resources.get_tenant(engine, name)))
+    return _versioned(await resources.get_tenant(engine, name), _tenant)
 
 
 async def set_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
+    write = conditional(request, write)
     await limits.set_tenant(engine, name, parse_tenant_settings(document), write)
-    return answer(_tenant(await resources.get_tenant(engine, name)))
+    return _versioned(await resources.get_tenant(engine, name), _tenant)
 
 
 async def list_queues(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -86,13 +96,14 @@ async def list_queues(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 
 async def get_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     refuse_query(request)
-    return answer(_queue(await resources.get_queue(engine, name)))
+    return _versioned(await resources.get_queue(engine, name), _queue)
 
 
 async def set_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
+    write = conditional(request, write)
     await limits.set_queue(engine, name, parse_queue_settings(document), write)
-    return answer(_queue(await resources.get_queue(engine, name)))
+    return _versioned(await resources.get_queue(engine, name), _queue)
 
 
 async def list_targets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -103,13 +114,14 @@ async def list_targets(engine: EngineDep, request: AnyRequest) -> Response[bytes
 
 async def get_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
     refuse_query(request)
-    return answer(_target(await resources.get_target(engine, host)))
+    return _versioned(await resources.get_target(engine, host), _target)
 
 
 async def set_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
+    write = conditional(request, write)
     await limits.set_target(engine, host, parse_limits(document), write)
-    return answer(_target(await resources.get_target(engine, host)))
+    return _versioned(await resources.get_target(engine, host), _target)
 
 
 async def list_audit(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -152,6 +164,7 @@ ROUTES = (
         path="/api/v1/tenants/{name}",
         handler=set_tenant,
         access=ADMINISTER,
+        conditional=True,
         whole_cell=True,
         summary="Set the weight, limits, quota and retention of a tenant",
         description=(
@@ -184,6 +197,7 @@ ROUTES = (
         path="/api/v1/queues/{name}",
         handler=set_queue,
         access=ADMINISTER,
+        conditional=True,
         whole_cell=True,
         summary="Set the limits and defaults of a queue",
         description=(
@@ -216,6 +230,7 @@ ROUTES = (
         path="/api/v1/targets/{host}",
         handler=set_target,
         access=ADMINISTER,
+        conditional=True,
         whole_cell=True,
         summary="Set the limits of a host",
         description="Replaces all limits; omitted limits are removed. Takes effect immediately.",

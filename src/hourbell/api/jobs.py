@@ -97,6 +97,7 @@ async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 
 async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
+    write = conditional(request, write)
     return await _created(
         engine,
         await _create_in_span(engine, write, partial(upsert.put_job, engine, name, document)),
@@ -322,6 +323,7 @@ ROUTES = (
         media_types=(JSON,),
         answers={201: "Job", 200: "Job"},
         conflicts=True,
+        conditional=True,
     ),
     Route(
         method="POST",

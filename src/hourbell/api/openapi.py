@@ -51,6 +51,7 @@ _BODY_ERRORS = (
 )
 _ID_ERRORS = ("not_found", "unknown_id")
 _CONFLICT_ERRORS = ("job_not_active",)
+_VERSIONED = ("Job", "Tenant", "Queue", "Target")  # schemas of answers with an ETag
 _CONDITION_ERRORS = ("precondition_failed",)
 
 
@@ -105,7 +106,7 @@ def _parameters(route: Route) -> Iterable[dict[str, Any]]:
         yield {
             "name": IF_MATCH,
             "in": "header",
-            "description": "ETags; the write is applied only if the job has one of these versions.",
+            "description": 'ETags; the write is applied only to one of these versions. "0": to none.',
             "schema": {"type": "string"},
         }
 
@@ -121,9 +122,9 @@ def _answers(route: Route) -> dict[str, Any]:
             answers["201"]["headers"] = {
                 "Location": _header("string", "The path of the created resource.")
             }
-        if name == "Job":
+        if name in _VERSIONED:
             headers = answers[str(status)].setdefault("headers", {})
-            headers["ETag"] = _header("string", "The version of the job.")
+            headers["ETag"] = _header("string", "The version, for If-Match.")
     return answers
 
 

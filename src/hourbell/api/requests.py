@@ -75,7 +75,7 @@ BATCH_SECONDS = 30  # in which the body of a batch must arrive
 _KEY = re.compile(rf"[ -~]{{1,{MAX_KEY}}}")
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _ETAGS = re.compile(r'(?:W/)?"[!#-~]*"(?: *, *(?:W/)?"[!#-~]*")*')
-_VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak ETag (`W/"3"`) never matches
+_VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,15})"')  # a weak ETag (`W/"3"`) never matches
 
 _MAX_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
 _SLICE = 200  # batch items digested together, and encoded before yielding to other requests
@@ -279,7 +279,7 @@ async def read_optional_write(request: AnyRequest) -> tuple[object, Write]:
 
 
 def conditional(request: AnyRequest, write: Write) -> Write:
-    """The write, made conditional on the job versions in If-Match."""
+    """The write, made conditional on the versions in If-Match."""
     text = ",".join(request.headers.getall(IF_MATCH, [])).strip()
     if not text or text == "*":
         return write

@@ -742,6 +742,9 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
     return response_object_of(
         {
             name: _text(),
+            "version": _whole(
+                0, description="Of its settings; send it as If-Match. 0: it has none."
+            ),
             **shown["properties"],
             "counts": {
                 **or_null(response_object_of(counted | {"at_least": more})),

@@ -215,17 +215,20 @@ def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
             except ClientError as error:
                 progress.hide()
                 failed.append(change.name)
-                say(f"hourbell: {plain(change.name)}: {plain(error.message)}")
+                message = plain(error.message)
+                if error.code == "precondition_failed":
+                    message = "it was changed after the plan was made. Run apply again."
+                say(f"hourbell: {plain(change.name)}: {message}")
     return failed
 
 
 def _carry_out_one(client: SyncClient, change: Change) -> None:
     if change.verb is Verb.DELETE:
         assert change.job_id is not None
-        client.jobs.delete(change.job_id)
+        client.jobs.delete(change.job_id, version=change.version)
     else:
         assert change.wanted is not None
-        client.jobs.put(change.name, change.wanted.document)
+        client.jobs.put(change.name, change.wanted.document, version=change.version)
 
 
 def _as_json(change: Change, failed: bool, dry_run: bool) -> dict[str, Any]:

@@ -72,6 +72,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     fields: Sequence[FieldChange] = ()
     job_id: str | None = None
+    version: int = 0  # of the job that the plan saw; 0: none
     drifted: bool = False  # changed on the server since it was applied
     wanted: Wanted | None = None
     note: str = ""
@@ -187,7 +188,7 @@ def plan(
     for job in left:
         verb = Verb.DELETE if prune else Verb.ORPHAN
         if not has_ended(job):
-            changes.append(Change(verb=verb, name=job.name, job_id=job.job_id))
+            changes.append(Change(verb=verb, name=job.name, job_id=job.job_id, version=job.version))
     return changes
 
 
@@ -203,6 +204,7 @@ def adopt(one: Wanted, job: Job) -> Change:
         name=one.name,
         fields=differences(job, one.job, with_tenant=one.has_tenant),
         job_id=job.job_id,
+        version=job.version,
         wanted=one,
         note="adopt: it exists and has no owner",
     )
@@ -231,7 +233,14 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
         note = "has credentials, which cannot be compared" if one.has_hidden else ""
         if found.status == "PAUSED":
             note = "is paused"
-        return Change(verb=verb, name=one.name, job_id=found.job_id, wanted=one, note=note)
+        return Change(
+            verb=verb,
+            name=one.name,
+            job_id=found.job_id,
+            version=found.version,
+            wanted=one,
+            note=note,
+        )
     if has_ended(found):
         return Change(
             verb=Verb.CREATE, name=one.name, wanted=one, note="the previous one has ended"
@@ -241,6 +250,7 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
         name=one.name,
         fields=fields,
         job_id=found.job_id,
+        version=found.version,
         drifted=applied not in (None, digest_of(found), digest_of(seen))
         and (applied == one.digest or not _runs_task(one)),
         wanted=one,

@@ -10,10 +10,13 @@ import msgspec
 
 from hourbell.cli.output import Column, print_fields, print_json, print_list
 from hourbell.cli.remote import Session, limit_options, limited, remote
-from hourbell.client import NotFound, Queue, RateLimit, RetryPolicy, Tenant
+from hourbell.client import Conflict, NotFound, Queue, RateLimit, RetryPolicy, Tenant
 from hourbell.client.values import WaitingFor
 
 F = TypeVar("F", bound=Callable[..., Any])
+N = TypeVar("N", Tenant, Queue)
+
+_MAX_TRIES = 10  # each further one means that another client has changed the settings
 
 _TENANT_COLUMNS = (
     Column("TENANT"),
@@ -91,9 +94,8 @@ def get_tenant_command(session: Session, name: str) -> None:
 @remote
 def set_tenant_command(session: Session, name: str, unset: tuple[str, ...], **options: Any) -> None:
     """Change settings of a tenant; other settings keep their values."""
-    current = _current(session.client.tenants.get, name)
-    settings = _changed(current, options, unset, "tenant_id")
-    _print(session, session.client.tenants.set(name, settings))
+    tenants = session.client.tenants
+    _print(session, _set(tenants.get, tenants.set, name, options, unset))
 
 
 @click.group("queues")
@@ -137,23 +139,36 @@ def get_queue_command(session: Session, name: str) -> None:
 @remote
 def set_queue_command(session: Session, name: str, unset: tuple[str, ...], **options: Any) -> None:
     """Change settings of a queue; other settings keep their values."""
-    current = _current(session.client.queues.get, name)
-    settings = _changed(current, options, unset, "queue")
-    _print(session, session.client.queues.set(name, settings))
+    queues = session.client.queues
+    _print(session, _set(queues.get, queues.set, name, options, unset))
 
 
-def _current(get: Callable[[str], Tenant | Queue], name: str) -> Mapping[str, Any]:
-    """The current settings; empty if the name is new."""
-    try:
-        return msgspec.structs.asdict(get(name))
-    except NotFound:
-        return {}
+def _set(
+    get: Callable[[str], N],
+    put: Callable[..., N],
+    name: str,
+    options: Mapping[str, Any],
+    unset: Iterable[str],
+) -> N:
+    """Change some settings: the API replaces all of them at once, if nothing else changed them."""
+    for tries in range(1, _MAX_TRIES + 1):
+        try:
+            current = msgspec.structs.asdict(get(name))
+        except NotFound:
+            current = {}
+        settings = _changed(current, options, unset)
+        try:
+            return put(name, settings, version=current.get("version", 0))
+        except Conflict as error:
+            if error.code != "precondition_failed" or tries == _MAX_TRIES:
+                raise
+    raise AssertionError("every attempt ends in an answer, an error or a retry")
 
 
 def _changed(
-    current: Mapping[str, Any], options: Mapping[str, Any], unset: Iterable[str], key: str
+    current: Mapping[str, Any], options: Mapping[str, Any], unset: Iterable[str]
 ) -> Mapping[str, Any]:
-    """The settings after the change: the API replaces all of them at once."""
+    """The settings after the change."""
     given = {name: value for name, value in options.items() if value is not None}
     removed = {name.lstrip("-").replace("-", "_") for name in unset}
     if not given and not removed:
@@ -170,12 +185,13 @@ def _changed(
         raise click.UsageError(
             f"--unset: unknown setting {min(removed - settings)}; choose one of {known}."
         )
-    kept = {
+    return {
         name: value
         for name, value in {**current, **given}.items()
-        if value is not None and name not in (key, "counts", "waiting_for") and name not in removed
+        if value is not None
+        and (name in settings or name == "default_retry_policy")
+        and name not in removed
     }
-    return kept
 
 
 def _print(session: Session, one: Tenant | Queue) -> None:
@@ -193,7 +209,7 @@ def _print(session: Session, one: Tenant | Queue) -> None:
             fields += _counts(value or {})
         elif name == "waiting_for":
             fields += [("Waiting for", waiting_text(each)) for each in value or ()]
-        elif value is not None:
+        elif value is not None and name != "version":
             fields.append((title, f"{value:g}" if isinstance(value, float) else str(value)))
     print_fields(sorted(fields, key=lambda field: field[0] not in ("Tenant", "Queue")))
 

@@ -52,7 +52,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     query: Mapping[str, object] = {}  # without those that are None
     body: bytes | None = None
     media_type: str = JSON
-    version: int | None = None  # apply the write only to this version of the job
+    version: int | None = None  # apply the write only to this version
     idempotency_key: str | None = None  # None: generate one
 
     @property

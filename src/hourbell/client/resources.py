@@ -131,14 +131,18 @@ class Jobs(Part[R]):
         return results
 
     @Method
-    def put(self, name: str, job: JobDefinition) -> Call[v.Job]:
-        """Create a job under this name, or replace the definition of the one put under it before."""
+    def put(self, name: str, job: JobDefinition, *, version: int | None = None) -> Call[v.Job]:
+        """Create a job under this name, or replace the definition of the one put under it before.
+
+        With `version`, only if that job still has that version; 0: only if there is none.
+        """
         return Call(
             method="PUT",
             path=f"{_JOBS}/by-name/{{name}}",
             answer=v.Job,
             parameters={"name": name},
             body=_encode(document_of(job)),
+            version=version,
         )
 
     @Method
@@ -717,9 +721,19 @@ class Tenants(Part[R]):
         return _named("GET", f"{_API}/tenants/{{name}}", {"name": name}, v.Tenant)
 
     @Method
-    def set(self, name: str, settings: v.TenantSettings | Mapping[str, Any]) -> Call[v.Tenant]:
-        """Replace all settings of a tenant; omitted ones return to their defaults."""
-        return _named("PUT", f"{_API}/tenants/{{name}}", {"name": name}, v.Tenant, settings)
+    def set(
+        self,
+        name: str,
+        settings: v.TenantSettings | Mapping[str, Any],
+        *,
+        version: int | None = None,
+    ) -> Call[v.Tenant]:
+        """Replace all settings of a tenant; omitted ones return to their defaults.
+
+        With `version`, only if the settings still have that version; 0: there are none yet.
+        """
+        path = f"{_API}/tenants/{{name}}"
+        return _named("PUT", path, {"name": name}, v.Tenant, settings, version)
 
 
 class Queues(Part[R]):
@@ -740,9 +754,19 @@ class Queues(Part[R]):
         return _named("GET", f"{_API}/queues/{{name}}", {"name": name}, v.Queue)
 
     @Method
-    def set(self, name: str, settings: v.QueueSettings | Mapping[str, Any]) -> Call[v.Queue]:
-        """Replace all settings of a queue; omitted ones return to their defaults."""
-        return _named("PUT", f"{_API}/queues/{{name}}", {"name": name}, v.Queue, settings)
+    def set(
+        self,
+        name: str,
+        settings: v.QueueSettings | Mapping[str, Any],
+        *,
+        version: int | None = None,
+    ) -> Call[v.Queue]:
+        """Replace all settings of a queue; omitted ones return to their defaults.
+
+        With `version`, only if the settings still have that version; 0: there are none yet.
+        """
+        path = f"{_API}/queues/{{name}}"
+        return _named("PUT", path, {"name": name}, v.Queue, settings, version)
 
 
 class Targets(Part[R]):
@@ -763,9 +787,19 @@ class Targets(Part[R]):
         return _named("GET", f"{_API}/targets/{{host}}", {"host": host}, v.Target)
 
     @Method
-    def set(self, host: str, settings: v.TargetSettings | Mapping[str, Any]) -> Call[v.Target]:
-        """Replace all limits of a host; omitted ones are removed."""
-        return _named("PUT", f"{_API}/targets/{{host}}", {"host": host}, v.Target, settings)
+    def set(
+        self,
+        host: str,
+        settings: v.TargetSettings | Mapping[str, Any],
+        *,
+        version: int | None = None,
+    ) -> Call[v.Target]:
+        """Replace all limits of a host; omitted ones are removed.
+
+        With `version`, only if the settings still have that version; 0: there are none yet.
+        """
+        path = f"{_API}/targets/{{host}}"
+        return _named("PUT", path, {"host": host}, v.Target, settings, version)
 
 
 def _listed(
@@ -776,7 +810,12 @@ def _listed(
 
 
 def _named(
-    method: str, path: str, parameters: Mapping[str, str], answer: type[v.T], body: object = None
+    method: str,
+    path: str,
+    parameters: Mapping[str, str],
+    answer: type[v.T],
+    body: object = None,
+    version: int | None = None,
 ) -> Call[v.T]:
     return Call(
         method=method,
@@ -784,6 +823,7 @@ def _named(
         answer=answer,
         parameters=parameters,
         body=None if body is None else _encode(body),
+        version=version,
     )
 
 

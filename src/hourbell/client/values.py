@@ -532,6 +532,7 @@ class Tenant(TenantSettings, frozen=True, kw_only=True):
     """A tenant, with its current counts."""
 
     tenant_id: str
+    version: int  # of its settings
     counts: Counts | None = None  # None in lists unless requested
     starts: int | None = None  # in the last hour; None unless listed by share
     share: float | None = None  # share of all starts,
@@ -543,6 +544,7 @@ class Queue(QueueSettings, frozen=True, kw_only=True):
     """A queue, with its current counts."""
 
     queue: str
+    version: int  # of its settings
     counts: Counts | None = None  # None in lists
     waiting_for: Sequence[WaitingFor] | None = None  # None in lists
 
@@ -551,6 +553,7 @@ class Target(TargetSettings, frozen=True, kw_only=True):
     """A target host, with its current counts."""
 
     host: str
+    version: int  # of its limits
     counts: Counts | None = None  # None in lists
 
 

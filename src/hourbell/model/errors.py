@@ -9,7 +9,7 @@
     │   ├── IdempotencyKeyReused   idempotency_key_reused     key used for another request
     │   ├── QuotaExceeded          quota_exceeded             the tenant's job quota is used up
     │   ├── DuplicateJob           duplicate_job              another job has the unique key
-    │   ├── PreconditionFailed     precondition_failed        the job has another version
+    │   ├── PreconditionFailed     precondition_failed        what is changed has another version
     │   └── JobNotActive           job_not_active             the job is completed or cancelled
     ├── Unauthenticated            unauthenticated            no API key, or an unknown one
     │   └── TooManyFailures        too_many_failures          too many unknown keys from an address
@@ -196,15 +196,15 @@ class DuplicateJob(Conflict):
 
 
 class PreconditionFailed(Conflict):
-    """The job has changed since the caller read it."""
+    """A job or settings have changed since the caller read them."""
 
     code = "precondition_failed"
-    title = "The job has another version"
+    title = "Another version"
 
-    def __init__(self, job: str, version: int) -> None:
+    def __init__(self, what: str, version: int) -> None:
         super().__init__(
-            f"Job {job} has version {version}, which is not among those in If-Match, so nothing was "
-            f"changed. Read the job again before you change it."
+            f"{what} has version {version}, which is not among those in If-Match, so nothing was "
+            f"changed. Read it again before you change it."
         )
 
 

@@ -5,6 +5,7 @@ QueueSettings    plus defaults for jobs that do not set a timeout or a retry pol
 TenantSettings   plus weight, job quota and retention
 """
 
+import hashlib
 import math
 from typing import cast
 
@@ -47,6 +48,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_concurrency: int | None = None  # ready or running at once; 0 stops all work
     rate_limit: RateLimit | None = None
+
+    @property
+    def version(self) -> int:
+        """A number that differs if any setting differs; 0 if all have their defaults.
+
+        It is computed from the values, so that builds that know different settings agree on it.
+        """
+        defaults = type(self)()
+        changed = {
+            name: getattr(self, name)
+            for name in self.__struct_fields__
+            if getattr(self, name) != getattr(defaults, name)
+        }
+        if not changed:
+            return 0
+        digest = hashlib.sha256(msgspec.json.encode(changed, order="deterministic")).digest()
+        return int.from_bytes(digest[:6])  # a number in JSON holds 53 bits
 
     def check(self) -> None:
         """Raise InvalidInput with every value that is out of bounds."""

@@ -126,3 +126,21 @@ async def test_what_contradicts_the_path_is_refused(api: Client):
     assert (await api.put(NIGHTLY, once)).paths == {"type"}
     assert (await api.put("/api/v1/jobs/by-name/%00", nightly())).paths == {"name"}
     assert (await api.put(NIGHTLY, body=b"[]")).is_problem(422, "invalid_input")
+
+
+async def test_a_put_can_require_a_version_or_that_there_is_no_job(api: Client):
+    none, first = {"If-Match": '"0"'}, {"If-Match": '"1"'}
+    refused = await api.put(NIGHTLY, nightly(), headers=first)
+    assert refused.is_problem(412, "precondition_failed")
+    assert (await api.get(NIGHTLY)).is_problem(404, "not_found")
+    made = await api.put(NIGHTLY, nightly(), headers=none)
+    assert made.status == 201
+    assert (await api.put(NIGHTLY, nightly(), headers=none)).is_problem(412, "precondition_failed")
+    changed = await api.put(NIGHTLY, nightly(priority="HIGH"), headers=first, key="mine")
+    assert (changed.status, changed.headers["ETag"]) == (200, '"2"')
+    stale = await api.put(NIGHTLY, nightly(priority="LOW"), headers=first)
+    assert stale.is_problem(412, "precondition_failed")
+    assert (await api.get(NIGHTLY)).body["priority"] == "HIGH"
+    await api.delete(NIGHTLY)
+    repeated = await api.put(NIGHTLY, nightly(priority="HIGH"), headers=first, key="mine")
+    assert (repeated.status, repeated.body["version"]) == (200, 2)

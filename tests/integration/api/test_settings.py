@@ -1,5 +1,6 @@
 """/api/v1/tenants, /api/v1/queues and /api/v1/targets"""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -36,12 +37,14 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     assert answer.status == 200
     counts = {each: 0 for each in resources.TENANT_COUNTS} | {"at_least": []}
     shares = dict.fromkeys(("starts", "share", "fair_share"))  # of lists only
-    expected = {"tenant_id": "acme", **settings, "counts": counts, **shares}
+    version = answer.body["version"]
+    expected = {"tenant_id": "acme", "version": version, **settings, "counts": counts, **shares}
     assert answer.body == expected | {"waiting_for": []}
     assert (await api.get(path)).body == answer.body
     usual = (await api.put(path, {})).body
     assert usual == {
         "tenant_id": "acme",
+        "version": 0,
         **NO_LIMITS,
         "weight": 1.0,
         "max_jobs": None,
@@ -78,6 +81,7 @@ async def test_a_target_is_set_as_a_whole_and_read_back(api: Client):
     answer = await api.put(path, {"rate_limit": {"per_second": 10}})
     assert answer.body == {
         "host": "api.example.com",
+        "version": answer.body["version"],
         "max_concurrency": None,
         "rate_limit": {"per_second": 10.0, "burst": 1},
         "counts": {"parked": 0, "at_least": []},
@@ -363,3 +367,48 @@ async def test_the_jobs_of_a_tenant_make_so_many_queues_and_no_more(
     assert (await api.put("/api/v1/queues/d", {})).status == 200
     for name in ("c", "d"):
         assert (await api.patch(loud, {"queue": name})).status == 200
+
+
+@pytest.mark.parametrize("path", ["tenants/acme", "queues/mail", "targets/example.com"])
+async def test_settings_have_a_version_and_are_not_written_over_another(api: Client, path: str):
+    path = f"/api/v1/{path}"
+    refused = await api.put(path, {"max_concurrency": 1}, headers={"If-Match": '"7"'})
+    assert refused.is_problem(412, "precondition_failed")
+    assert (await api.get(path)).is_problem(404, "not_found")  # nothing was created
+    first = await api.put(path, {"max_concurrency": 1}, headers={"If-Match": '"0"'}, key="first")
+    assert first.status == 200
+    assert first.headers["ETag"] == f'"{first.body["version"]}"'
+    assert (await api.get(path)).headers["ETag"] == first.headers["ETag"]
+    seen = {"If-Match": first.headers["ETag"]}
+    second = await api.put(path, {"max_concurrency": 2}, headers=seen)
+    assert second.status == 200
+    assert second.body["version"] != first.body["version"]
+    for stale in (seen, {"If-Match": '"0"'}):
+        refused = await api.put(path, {"max_concurrency": 3}, headers=stale)
+        assert refused.is_problem(412, "precondition_failed")
+    assert (await api.get(path)).body["max_concurrency"] == 2
+    repeated = await api.put(path, {"max_concurrency": 1}, headers={"If-Match": '"0"'}, key="first")
+    assert repeated.status == 200  # of a request that was done, whatever the version is now
+    assert (await api.put(path, {})).body["version"] == 0
+    listed = (await api.get(path.rpartition("/")[0])).body["items"]
+    assert 0 in [each["version"] for each in listed]
+
+
+async def test_administrators_who_change_other_settings_at_once_lose_nothing(api: Client):
+    path = "/api/v1/tenants/acme"
+    wanted = {"weight": 2.5, "max_jobs": 7, "max_concurrency": 3, "ledger_days": 7, "audit_days": 9}
+
+    async def change(name: str, value: float) -> None:
+        while True:
+            read = await api.get(path)
+            known = read.body if read.status == 200 else {"version": 0}
+            merged = {each: known[each] for each in wanted if known.get(each) is not None}
+            seen = {"If-Match": f'"{known["version"]}"'}
+            done = await api.put(path, merged | {name: value}, headers=seen)
+            if done.status == 200:
+                return
+            assert done.is_problem(412, "precondition_failed") or done.is_problem(503, "busy")
+
+    await asyncio.gather(*(change(name, value) for name, value in wanted.items()))
+    now = (await api.get(path)).body
+    assert {name: now[name] for name in wanted} == wanted

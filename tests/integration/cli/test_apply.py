@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from answers import opened
+from hourbell.cli import apply
+from hourbell.client import SyncClient
 from integration.cli.conftest import Command, eventually
 
 TWO = """
@@ -355,3 +357,31 @@ def test_a_job_that_is_twice_in_a_file_is_an_error(hourbell: Command, file: File
     done = hourbell(*file.args)
     assert (done.code, "appears twice" in done.err) == (2, True)
     assert jobs(hourbell, file) == {}
+
+
+def test_what_another_client_changes_after_the_plan_is_not_overwritten(
+    hourbell: Command, file: File, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hourbell.good(*file.args)
+    file.replace("600", "1200")
+    file.replace("0 2", "0 3")
+    carry_out = apply._carry_out
+
+    def changed_meanwhile(*args: Any) -> Any:
+        with SyncClient(url) as client:
+            often = client.jobs.get_by_name(f"{file.owner}-often")
+            client.jobs.update(often.job_id, {"schedule": {"every_seconds": 900}})
+        return carry_out(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(apply, "_carry_out", changed_meanwhile)
+        done = hourbell(*file.args)
+    assert done.code == 1
+    assert (
+        f"{file.owner}-often: it was changed after the plan was made. Run apply again." in done.err
+    )
+    after = jobs(hourbell, file)
+    assert after["often"]["schedule"]["every_seconds"] == 900
+    assert after["nightly"]["schedule"]["cron"] == "0 3 * * *"
+    hourbell.good(*file.args)
+    assert jobs(hourbell, file)["often"]["schedule"]["every_seconds"] == 1200

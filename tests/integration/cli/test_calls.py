@@ -12,9 +12,11 @@ import pytest
 
 from hourbell.cli import dlq
 from hourbell.cli.output import Progress
+from hourbell.client.calls import Answer, Lost, Request
+from hourbell.client.connections import PooledConnections
 from hourbell.documents.dead_letters import PurgeDocument
 from hourbell.store.embedded import embedded_dsn
-from integration.cli.conftest import HOURBELL, Command, Done, eventually
+from integration.cli.conftest import HOURBELL, Command, Done, ProcessCommand, eventually
 
 YEARLY = ("--cron", "0 3 1 1 *", "--task", "count")
 
@@ -59,6 +61,34 @@ def test_an_empty_id_or_name_is_a_usage_error_of_each_command(
         done = hourbell_process(*command.split(), name)
         assert (done.code, done.out) == (2, "")
         assert f"must be a non-empty string other than '.' and '..', not {name!r}" in done.err
+
+
+@pytest.mark.parametrize(("kind", "field"), [("tenants", "weight"), ("queues", "rate")])
+@pytest.mark.parametrize("exists", [True, False])
+def test_settings_that_two_administrators_change_at_once_are_all_kept(
+    hourbell: Command,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    field: str,
+    exists: bool,
+) -> None:
+    name = f"both-{exists}"
+    if exists:
+        hourbell.good(kind, "set", name, f"--{field}", "3")
+    send, others = PooledConnections._send, [f"--{field}", "7"]
+
+    def changed_meanwhile(connections: PooledConnections, request: Request) -> Answer | Lost:
+        if request.method == "PUT" and others:
+            process = ProcessCommand(hourbell.env)
+            process.good(kind, "set", name, others.pop(0), others.pop(0))
+        return send(connections, request)
+
+    monkeypatch.setattr(PooledConnections, "_send", changed_meanwhile)
+    hourbell.good(kind, "set", name, "--max-concurrency", "9")
+    shown = hourbell.good(kind, "get", name, "-o", "json").json
+    assert shown["max_concurrency"] == 9
+    assert (shown["weight"] if field == "weight" else shown["rate_limit"]["per_second"]) == 7
 
 
 def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(

@@ -14,7 +14,7 @@ EXAMPLES = [
     errors.IdempotencyKeyReused("a-key"),
     errors.QuotaExceeded("acme", 100),
     errors.DuplicateJob("job_0000000000016"),
-    errors.PreconditionFailed("job_0000000000016", 3),
+    errors.PreconditionFailed("Job job_0000000000016", 3),
     errors.JobNotActive("job_0000000000016", "COMPLETED"),
     errors.Unauthenticated("The request has no API key. Send one."),
     errors.TooManyFailures(3),

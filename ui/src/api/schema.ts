@@ -1014,6 +1014,8 @@ export interface components {
         };
         Tenant: {
             tenant_id: string;
+            /** @description Of its settings; send it as If-Match. 0: it has none. */
+            version: number;
             max_concurrency: number | null;
             rate_limit: {
                 per_second: number;
@@ -1057,6 +1059,8 @@ export interface components {
         };
         Queue: {
             queue: string;
+            /** @description Of its settings; send it as If-Match. 0: it has none. */
+            version: number;
             max_concurrency: number | null;
             rate_limit: {
                 per_second: number;
@@ -1106,6 +1110,8 @@ export interface components {
         };
         Target: {
             host: string;
+            /** @description Of its settings; send it as If-Match. 0: it has none. */
+            version: number;
             max_concurrency: number | null;
             rate_limit: {
                 per_second: number;

@@ -40,7 +40,7 @@ interface Props {
   name: string;
   path: string;
   settings: Setting[];
-  current: LimitsLike & Record<string, unknown>;
+  current: LimitsLike & { version: number } & Record<string, unknown>;
   kept?: string[]; // settings that the form does not show and sends back unchanged
   close: () => void;
 }
@@ -57,7 +57,7 @@ export function EditLimits({ title, name, path, settings, current, kept = [], cl
     const body: Record<string, unknown> = { ...rest, rate_limit: per_second === null || per_second === undefined ? null : { per_second, ...(burst !== null && burst !== undefined ? { burst } : {}) } };
     for (const each of kept) body[each] = current[each];
     for (const [key, value] of Object.entries(body)) if (value === null) delete body[key];
-    await act("PUT", path, { body });
+    await act("PUT", path, { body, ifMatch: current.version });
     toast(`Settings of ${name} saved.`);
     close();
   }

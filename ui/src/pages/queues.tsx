@@ -83,7 +83,7 @@ function QueueCount({ name, count }: { name: string; count: "ready" | "parked" |
 }
 
 function Edit({ queue, close }: { queue: Queue; close: () => void }) {
-  return <EditLimits title={`Limits of the queue ${queue.queue}`} name={queue.queue} path={`/api/v1/queues/${encodeURIComponent(queue.queue)}`} settings={QUEUE_SETTINGS} current={queue as unknown as LimitsLike & Record<string, unknown>} kept={["default_retry_policy"]} close={close} />;
+  return <EditLimits title={`Limits of the queue ${queue.queue}`} name={queue.queue} path={`/api/v1/queues/${encodeURIComponent(queue.queue)}`} settings={QUEUE_SETTINGS} current={queue as unknown as LimitsLike & { version: number } & Record<string, unknown>} kept={["default_retry_policy"]} close={close} />;
 }
 
 export function QueuePage({ name }: { name: string }) {
@@ -196,7 +196,7 @@ export function Targets() {
           </Reading>
         </Panel>
       </div>
-      {editing && <EditLimits title={`Limits of ${editing.host}`} name={editing.host} path={`/api/v1/targets/${encodeURIComponent(editing.host)}`} settings={TARGET_SETTINGS} current={editing as unknown as LimitsLike & Record<string, unknown>} close={() => setEditing(null)} />}
+      {editing && <EditLimits title={`Limits of ${editing.host}`} name={editing.host} path={`/api/v1/targets/${encodeURIComponent(editing.host)}`} settings={TARGET_SETTINGS} current={editing as unknown as LimitsLike & { version: number } & Record<string, unknown>} close={() => setEditing(null)} />}
     </>
   );
 }

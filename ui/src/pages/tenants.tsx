@@ -128,7 +128,7 @@ export function Tenants() {
 }
 
 function Edit({ tenant, close }: { tenant: Tenant; close: () => void }) {
-  return <EditLimits title={`Weight and limits of ${tenant.tenant_id}`} name={tenant.tenant_id} path={`/api/v1/tenants/${encodeURIComponent(tenant.tenant_id)}`} settings={TENANT_SETTINGS} current={tenant as unknown as LimitsLike & Record<string, unknown>} close={close} />;
+  return <EditLimits title={`Weight and limits of ${tenant.tenant_id}`} name={tenant.tenant_id} path={`/api/v1/tenants/${encodeURIComponent(tenant.tenant_id)}`} settings={TENANT_SETTINGS} current={tenant as unknown as LimitsLike & { version: number } & Record<string, unknown>} close={close} />;
 }
 
 export function TenantPage({ name }: { name: string }) {

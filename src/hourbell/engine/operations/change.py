@@ -45,7 +45,6 @@ from hourbell.model.errors import (
     FieldError,
     InvalidInput,
     JobNotActive,
-    PreconditionFailed,
 )
 from hourbell.model.executions import Reason
 from hourbell.model.ids import job_text
@@ -117,7 +116,7 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
     def decide(job: Job, now: datetime) -> DesiredJob | None:
         # A wrong document is refused as such, whatever the version of the job.
         changes = parse_changes(document, job, now)
-        _require_version(job, write)
+        write.require_version(f"Job {job_text(job.job_id)}", job.version)
         require_active(job)
         return desired_after(changes, job)
 
@@ -235,11 +234,6 @@ async def change_job(
     return writing.answer
 
 
-def _require_version(job: Job, write: Write) -> None:
-    if write.if_versions is not None and job.version not in write.if_versions:
-        raise PreconditionFailed(job_text(job.job_id), job.version)
-
-
 async def decide_change(
     engine: Engine,
     seen: Job,
@@ -253,7 +247,7 @@ async def decide_change(
 
     `known`: timetables that need not be looked up.
     """
-    _require_version(seen, write)
+    write.require_version(f"Job {job_text(seen.job_id)}", seen.version)
     desired = decide(seen, now)
     if desired is None:
         return Change(engine, now, seen, None, write, operation)

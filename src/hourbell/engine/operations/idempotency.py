@@ -22,7 +22,12 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint
-from hourbell.model.errors import Busy, IdempotencyKeyReused, StoreUnavailable
+from hourbell.model.errors import (
+    Busy,
+    IdempotencyKeyReused,
+    PreconditionFailed,
+    StoreUnavailable,
+)
 from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
@@ -38,12 +43,17 @@ class Write(msgspec.Struct, frozen=True):
     # Of the whole request, by value: the same key must mean the same request.
     fingerprint: bytes = b""
     actor: str = "anonymous"
-    if_versions: frozenset[int] | None = None  # required version of the job; None: any
+    if_versions: frozenset[int] | None = None  # required version of what is changed; None: any
     older_fingerprints: tuple[bytes, ...] = ()  # under which the same request may be stored
     traceparent: str | None = None  # the span of the caller; a repeated request has another one
     # Computes the fingerprint of a request that is parsed while it is prepared, such as a batch;
     # None: it is known.
     find_fingerprint: Callable[[], Awaitable[bytes]] | None = None
+
+    def require_version(self, what: str, version: int) -> None:
+        """Raise PreconditionFailed if this is not a required version; 0: there is none yet."""
+        if self.if_versions is not None and version not in self.if_versions:
+            raise PreconditionFailed(what, version)
 
     async def fingerprinted(self) -> Write:
         """The same write with its fingerprint."""

@@ -8,9 +8,11 @@ limit that was raised or removed are woken.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from urllib.parse import urlsplit
 
+import asyncpg
 import msgspec
 
 from hourbell.documents.problems import shown_key
@@ -24,7 +26,7 @@ from hourbell.engine.operations.idempotency import (
 )
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
-from hourbell.model.limits import Limits, QueueSettings, TenantSettings
+from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.model.policies import RetryPolicy
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
@@ -41,6 +43,7 @@ from hourbell.store.queries import queries
 ) = range(1, 8)
 
 _Q = queries("limits")
+_RESOURCES = queries("resources")
 _FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
 
 
@@ -52,10 +55,13 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
     settings.check()
     _check_ledger_days(engine, settings)
     now = await engine.clock.now()
-    number = await engine.tenant(name, now)
     writing = Idempotent(engine, write, _FAILPOINTS, name, now, type(None))
     async for attempt in writing:
+        await _require_version(engine.database.row_or_none, write, "tenant", name)
+        number = await engine.tenant(name, now)
         async with attempt.transaction(number) as connection:
+            await connection.execute(_Q["lock_limits"])
+            await _require_version(connection.fetchrow, write, "tenant", name)
             await connection.execute(
                 _Q["update_tenant"],
                 number,
@@ -100,11 +106,14 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
     if retries is not None:
         check_retry_policy(retries, "default_retry_policy")
     now = await engine.clock.now()
-    number = await engine.queue(name, now)
     tenant = await engine.tenant(DEFAULT_TENANT, now)
     writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
+        await _require_version(engine.database.row_or_none, write, "queue", name)
+        number = await engine.queue(name, now)
         async with attempt.transaction(tenant) as connection:
+            await connection.execute(_Q["lock_limits"])
+            await _require_version(connection.fetchrow, write, "queue", name)
             await _set_limit(connection, BLOCKER_QUEUE, number, settings, now)
             stored = None if retries is None else msgspec.json.encode(retries).decode()
             await connection.execute(
@@ -125,11 +134,15 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
         raise NotFound("target", shown_key(host))
     limits.check()
     now = await engine.clock.now()
-    number = await engine.target(host_named(host), now)
+    named = host_named(host)
     tenant = await engine.tenant(DEFAULT_TENANT, now)
     writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
+        await _require_version(engine.database.row_or_none, write, "target", named)
+        number = await engine.target(named, now)
         async with attempt.transaction(tenant) as connection:
+            await connection.execute(_Q["lock_limits"])
+            await _require_version(connection.fetchrow, write, "target", named)
             await _set_limit(connection, BLOCKER_TARGET, number, limits, now)
             after = _named("host", host, limits)
             await insert_audit_row(
@@ -138,6 +151,17 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
             attempt.answer = None
     if writing.executed:
         engine.announce()
+
+
+def limits_of(row: asyncpg.Record) -> Limits:
+    """The limits in a row of `resources.sql`."""
+    rate = None if row["rate"] is None else RateLimit(row["rate"], row["burst"])
+    return Limits(max_concurrency=row["max_concurrency"], rate_limit=rate)
+
+
+def queue_of(row: asyncpg.Record) -> QueueSettings:
+    """The settings of a queue in a row of `resources.sql`."""
+    return queue_settings(limits_of(row), row["timeout_seconds"], row["retry_policy"])
 
 
 def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> QueueSettings:
@@ -150,6 +174,37 @@ def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> 
         if retries is None
         else msgspec.json.decode(retries, type=RetryPolicy),
     )
+
+
+def tenant_of(row: asyncpg.Record) -> TenantSettings:
+    """The settings of a tenant in a row of `resources.sql`."""
+    limits = limits_of(row)
+    return TenantSettings(
+        max_concurrency=limits.max_concurrency,
+        rate_limit=limits.rate_limit,
+        weight=row["weight"],
+        max_jobs=row["max_jobs"],
+        ledger_days=row["ledger_days"],
+        dead_letter_days=row["dead_letter_days"],
+        audit_days=row["audit_days"],
+    )
+
+
+_SETTINGS: Mapping[str, Callable[[asyncpg.Record], Limits]] = {
+    "tenant": tenant_of,
+    "queue": queue_of,
+    "target": limits_of,
+}
+
+
+async def _require_version(
+    read: Callable[..., Awaitable[asyncpg.Record | None]], write: Write, kind: str, name: str
+) -> None:
+    """Raise PreconditionFailed if the settings have another version than the write requires."""
+    if write.if_versions is not None:
+        row = await read(_RESOURCES[kind], name)
+        version = 0 if row is None else _SETTINGS[kind](row).version
+        write.require_version(f"{kind.capitalize()} {name}", version)
 
 
 def host_named(text: object) -> str:
@@ -170,7 +225,6 @@ async def _set_limit(
     if limits.max_concurrency is None and rate is None:
         await connection.execute(_Q["delete_limit"], kind, key)
     else:
-        await connection.execute(_Q["lock_limits"])
         changed = await connection.fetchval(
             _Q["set_limit"],
             kind,

@@ -110,6 +110,14 @@ async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
                 return await _replace(engine, holder, request)
             except JobNotActive:
                 continue  # the job has ended since; the name is free
+        write, now = request.write, await engine.clock.now()
+        if write.if_versions is not None:
+            writing = Idempotent(engine, write, UPDATE.failpoints, request.tenant, now, Created)
+            async for _ in writing:  # a repeated request gets its answer, whatever has ended since
+                write.require_version(f"Job {name}", 0)
+                break
+            else:
+                return writing.answer
         outcome = await try_create(engine, request)
         if isinstance(outcome, Created):
             return outcome

@@ -15,7 +15,12 @@ import msgspec
 
 from hourbell.documents.problems import shown_key
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.limits import host_named, queue_settings
+from hourbell.engine.operations.limits import (
+    host_named,
+    limits_of,
+    queue_of,
+    tenant_of,
+)
 from hourbell.engine.views.activity import Share, shares
 from hourbell.engine.views.backlog import Backlog, backlog
 from hourbell.engine.views.jobs import tenant_wanted
@@ -29,7 +34,7 @@ from hourbell.engine.views.pages import (
     walk,
 )
 from hourbell.model.errors import InvalidInput, NotFound
-from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.model.limits import Limits
 from hourbell.model.texts import text_problem
 from hourbell.store.queries import queries
 
@@ -60,15 +65,15 @@ async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = 
             read_token(token, str)
             return Page([], None)
         row = await _row_or_none(engine, "tenant", engine.scope)
-        return Page([] if row is None else [NamedResource(row["name"], _tenant(row))], None)
-    return await _list(engine, "list_tenants", page_size, token, _tenant)
+        return Page([] if row is None else [NamedResource(row["name"], tenant_of(row))], None)
+    return await _list(engine, "list_tenants", page_size, token, tenant_of)
 
 
 async def list_tenants_by_share(engine: Engine) -> Page:
     """The tenants with the most starts in the last hour, most first."""
     found = await shares(engine, await engine.clock.now())
     rows = await engine.database.fetch(_Q["tenants"], [share.tenant_id for share in found])
-    settings = {row["name"]: _tenant(row) for row in rows}
+    settings = {row["name"]: tenant_of(row) for row in rows}
     listed = [
         NamedResource(share.tenant_id, settings[share.tenant_id], share=share) for share in found
     ]
@@ -125,16 +130,16 @@ async def list_queues(engine: Engine, page_size: int = 50, token: str | None = N
     if engine.scope is not None:
         tenant = await tenant_wanted(engine, None)
         return await _list(
-            engine, "list_queues_of_tenant", page_size, token, _queue, tenant, MAX_COUNTED
+            engine, "list_queues_of_tenant", page_size, token, queue_of, tenant, MAX_COUNTED
         )
-    return await _list(engine, "list_queues", page_size, token, _queue)
+    return await _list(engine, "list_queues", page_size, token, queue_of)
 
 
 async def list_targets(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
     """Hosts that webhooks call, by name."""
     if engine.scope is not None:
         return Page([], None)
-    return await _list(engine, "list_targets", page_size, token, _limits)
+    return await _list(engine, "list_targets", page_size, token, limits_of)
 
 
 async def get_tenant(engine: Engine, name: str) -> NamedResource:
@@ -149,7 +154,7 @@ async def get_tenant(engine: Engine, name: str) -> NamedResource:
     row = await _row(engine, "tenant", name)
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
     waiting = await _waiting(engine, [row["id"]], MAX_COUNTED)
-    found = _counted(name, _tenant(row), counts, waiting[row["id"]])
+    found = _counted(name, tenant_of(row), counts, waiting[row["id"]])
     return msgspec.structs.replace(found, backlog=await backlog(engine, tenant=row["id"]))
 
 
@@ -172,7 +177,8 @@ async def get_queue(engine: Engine, name: str) -> NamedResource:
         tenant = None
         (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
     return msgspec.structs.replace(
-        _counted(name, _queue(row), counts), backlog=await backlog(engine, tenant, row["id"])
+        _counted(name, queue_of(row), counts),
+        backlog=await backlog(engine, tenant, row["id"]),
     )
 
 
@@ -186,7 +192,7 @@ async def get_target(engine: Engine, host: str) -> NamedResource:
         raise NotFound("target", shown_key(host))
     row = await _row(engine, "target", named)
     (counts,) = await walk(engine, _Q["target_counts"], row["id"], MAX_COUNTED)
-    return _counted(named, _limits(row), counts)
+    return _counted(named, limits_of(row), counts)
 
 
 async def _list(
@@ -228,25 +234,3 @@ def _counted(
     seen = counts | examined
     at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
     return NamedResource(name, settings, counts, at_least)
-
-
-def _limits(row: asyncpg.Record) -> Limits:
-    rate = None if row["rate"] is None else RateLimit(row["rate"], row["burst"])
-    return Limits(max_concurrency=row["max_concurrency"], rate_limit=rate)
-
-
-def _queue(row: asyncpg.Record) -> QueueSettings:
-    return queue_settings(_limits(row), row["timeout_seconds"], row["retry_policy"])
-
-
-def _tenant(row: asyncpg.Record) -> TenantSettings:
-    limits = _limits(row)
-    return TenantSettings(
-        max_concurrency=limits.max_concurrency,
-        rate_limit=limits.rate_limit,
-        weight=row["weight"],
-        max_jobs=row["max_jobs"],
-        ledger_days=row["ledger_days"],
-        dead_letter_days=row["dead_letter_days"],
-        audit_days=row["audit_days"],
-    )
