@@ -454,8 +454,8 @@ async def test_a_deadline_that_cannot_be_applied_does_not_stop_the_others(still:
         for _ in range(12):  # steps of the loop
             await expire(still, None, now)
     assert await places(still) == {"due": 1}
-    assert [(line["event"], line["execution_id"]) for line in logs] == [
-        ("deadline cannot be applied", execution_text(bad))
+    assert [(line["event"], line["step"], line["execution_id"]) for line in logs] == [
+        ("row fails", "deadline", execution_text(bad))
     ]
     await still.database.value("alter table hourbell.outcomes drop constraint bad_rows")
     await expire(still, None, now)
