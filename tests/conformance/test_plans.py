@@ -774,6 +774,16 @@ def _(s: Scene) -> Case:
     return listing(queries("backlog")["backlog"], args, rows=6_000, buffers=40_000)
 
 
+@case("what waits for each task and host")
+def _(s: Scene) -> Case:
+    return listing(queries("tasks")["waiting"], [s.now, 1_000], rows=12_000, buffers=40_000)
+
+
+@case("how the last attempts of 200 executions failed")
+def _(s: Scene) -> Case:
+    return listing(queries("tasks")["errors"], [s.held[:200]], rows=500, buffers=3_000)
+
+
 @case("what runs")
 def _(s: Scene) -> Case:
     args = [NEWEST, 51, 1000, 0, None, ["RUNNING"], None, None]

@@ -6,8 +6,8 @@ a problem document (RFC 9457) in one place, `problems`, using one table from err
 statuses; `errors` defines those that exist only over HTTP.
     routes.py     the Route struct: method, path, handler and OpenAPI description
     jobs.py, executions.py, execution_groups.py, dead_letters.py, operations.py, schedules.py,
-    calendars.py, monitors.py, cell.py, overview.py, keys.py, secrets.py, sign_ins.py, workers.py,
-    health.py, metrics.py     the routes and their handlers
+    calendars.py, monitors.py, cell.py, overview.py, tasks.py, keys.py, secrets.py, sign_ins.py,
+    workers.py, health.py, metrics.py     the routes and their handlers
     worker_calls.py    the documents that HTTP workers send
     events.py     server-sent events
     dashboard.py  the files of the dashboard

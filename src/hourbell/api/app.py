@@ -27,6 +27,7 @@ from hourbell.api import (
     schedules,
     secrets,
     sign_ins,
+    tasks,
     workers,
 )
 from hourbell.api.auth import Authenticator
@@ -60,6 +61,7 @@ ROUTES = (
     *calendars.ROUTES,
     *cell.ROUTES,
     *overview.ROUTES,
+    *tasks.ROUTES,
     *EVENT_ROUTES,
     *keys.ROUTES,
     *sign_ins.ROUTES,

@@ -30,6 +30,7 @@ from hourbell.engine.views.activity import DEFAULT_WINDOW, WINDOWS
 from hourbell.engine.views.forecast import DEFAULT_HOURS, MAX_HOURS
 from hourbell.engine.views.job_details import MAX_LAST_OUTCOMES
 from hourbell.engine.views.pages import MAX_PAGE_SIZE
+from hourbell.engine.views.tasks import ORDERS
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import MAX_NAME, MAX_UNIQUE_KEY, JobStatus, JobType
 
@@ -187,6 +188,14 @@ class ForecastMinuteQuery(TenantQuery):
 
 class OverviewQuery(Document):
     window = Field(Choice({name: name for name in WINDOWS}), default=DEFAULT_WINDOW)
+
+
+class TasksQuery(OverviewQuery):
+    order = Field(
+        Choice({name: name for name in ORDERS}),
+        default="runs",
+        description="The largest first; by name: in the order of names.",
+    )
 
 
 class Topics(Kind[frozenset[str]]):

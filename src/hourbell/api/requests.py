@@ -43,6 +43,7 @@ from hourbell.api.queries import (
     OverviewQuery,
     PageQuery,
     Statuses,
+    TasksQuery,
     TenantPageQuery,
     TenantQuery,
     TenantsQuery,
@@ -408,6 +409,14 @@ def read_window(request: AnyRequest) -> str:
     window = query.window
     _finish(query)
     return window
+
+
+def read_tasks_query(request: AnyRequest) -> tuple[str, str]:
+    """The window of a list of tasks, and its order."""
+    query = _query(request, TasksQuery)
+    window, order = query.window, query.order
+    _finish(query)
+    return window, order
 
 
 def read_topics(request: AnyRequest) -> frozenset[str]:

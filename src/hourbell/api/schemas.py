@@ -67,6 +67,7 @@ from hourbell.engine.views.activity import WINDOWS
 from hourbell.engine.views.attention import MAX_ITEMS, Severity
 from hourbell.engine.views.backlog import REASONS
 from hourbell.engine.views.resources import MAX_COUNTED, TENANT_COUNTS
+from hourbell.engine.views.tasks import MAX_TASKS
 from hourbell.model.errors import FieldCode
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.ids import MAX_ID
@@ -194,6 +195,7 @@ def _responses() -> dict[str, Schema]:
         "Forecast": _forecast(),
         "ForecastMinute": _forecast_minute(),
         "Overview": _overview(),
+        "Tasks": _tasks(),
         "Worker": response_object_of(_worker()),
         "WorkerPage": _page("Worker"),
         "WorkerWithExecutions": response_object_of(
@@ -975,6 +977,50 @@ def _overview() -> Schema:
                 "type": "boolean",
                 "description": "False: the forecast is still being read. A null peak says nothing then.",
             },
+        }
+    )
+
+
+def _tasks() -> Schema:
+    milliseconds = {
+        "p50": _number("Milliseconds, from classes of which each is twice as wide as the last."),
+        "p95": _number("Milliseconds."),
+        "max": _number("Milliseconds, exact among those that were counted."),
+    }
+    worker = {name: _worker()[name] for name in ("session_id", "worker_id")}
+    error = {
+        "execution_id": _execution_id(),
+        "minute": _instant("The last minute in which an attempt failed."),
+        "error": or_null(_text()),
+    }
+    item = {
+        "task": or_null(_text("Null: the webhooks of a host.")),
+        "host": or_null(_text("Null: a task.")),
+        "runs": _whole(0, description="Attempts that ended in the window."),
+        "failures": _whole(0, description="Of these, attempts that failed."),
+        "duration_ms": {**or_null(response_object_of(milliseconds)), "description": "Of the runs."},
+        "waiting": _whole(0, description="Executions whose time has come and that do not run."),
+        "workers": _whole(0, description="Live workers that run it, whatever their queues."),
+        "first_workers": {**_array(response_object_of(worker)), "maxItems": 5},
+        "last_error": or_null(response_object_of(error)),
+        "trend": {**_array(_whole(0)), "description": "Runs by bucket, the oldest first."},
+    }
+    return response_object_of(
+        {
+            "at": _instant(),
+            "window": _words(*WINDOWS),
+            "begin": _instant("Of the first bucket."),
+            "bucket_seconds": _whole(60),
+            "items": {**_array(response_object_of(item)), "maxItems": MAX_TASKS},
+            "left_out": _whole(0, description="Tasks and hosts beyond the first 200."),
+            "other_runs": _whole(
+                0, description="Runs in minutes in which more than 100 tasks and hosts had more."
+            ),
+            "sampled": {
+                "type": "boolean",
+                "description": "In some minutes the executions that ended were counted by a sample.",
+            },
+            "at_least": _array(_words("waiting")),
         }
     )
 

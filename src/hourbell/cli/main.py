@@ -48,6 +48,10 @@ COMMANDS = {
     "queues": ("hourbell.cli.tenants:queues_command", "List queues and set their limits."),
     "scheduler": ("hourbell.cli.roles:scheduler_command", "Run the scheduler."),
     "secrets": ("hourbell.cli.secrets:secrets_command", "Set, list and delete secrets."),
+    "tasks": (
+        "hourbell.cli.tasks:tasks_command",
+        "List tasks and hosts with their runs and what waits.",
+    ),
     "tenants": ("hourbell.cli.tenants:tenants_command", "List tenants and set their limits."),
     "top": ("hourbell.cli.top:top_command", "Show what is running, waiting or in trouble."),
     "up": ("hourbell.cli.up:up_command", "Run everything in one process."),

@@ -1157,6 +1157,12 @@ class Cell(Part[R]):
         return Call(method="GET", path=path, answer=v.Overview, query={"window": window})
 
     @Method
+    def tasks(self, *, window: str | None = None, order: str | None = None) -> Call[v.Tasks]:
+        """Tasks and hosts of webhooks: runs, failures, durations, waiting and workers."""
+        query = {"window": window, "order": order}
+        return Call(method="GET", path=f"{_API}/tasks", answer=v.Tasks, query=query)
+
+    @Method
     def workers(
         self,
         *,

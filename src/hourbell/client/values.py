@@ -836,6 +836,58 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     peak_known: bool = True
 
 
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long attempts took, in milliseconds."""
+
+    p50: float
+    p95: float
+    max: float
+
+
+class ServingWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A live worker that runs a task."""
+
+    session_id: str
+    worker_id: str | None
+
+
+class TaskError(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt failed, in the last minute in which one did."""
+
+    execution_id: str
+    minute: datetime
+    error: str | None
+
+
+class TaskFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, or the webhooks of a host."""
+
+    task: str | None
+    host: str | None
+    runs: int
+    failures: int
+    duration_ms: Durations | None
+    waiting: int
+    workers: int
+    first_workers: Sequence[ServingWorker]
+    last_error: TaskError | None
+    trend: Sequence[int]
+
+
+class Tasks(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks and hosts of webhooks, with their runs in a window and what waits."""
+
+    at: datetime
+    window: str
+    begin: datetime
+    bucket_seconds: int
+    items: Sequence[TaskFigures]
+    left_out: int
+    other_runs: int
+    sampled: bool
+    at_least: Sequence[str]
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process."""
 

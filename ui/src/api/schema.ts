@@ -1381,6 +1381,61 @@ export interface components {
             /** @description False: the forecast is still being read. A null peak says nothing then. */
             peak_known: boolean;
         };
+        Tasks: {
+            /** Format: date-time */
+            at: string;
+            /** @enum {unknown} */
+            window: "15m" | "1h" | "6h" | "24h";
+            /**
+             * Format: date-time
+             * @description Of the first bucket.
+             */
+            begin: string;
+            bucket_seconds: number;
+            items: {
+                task: string | null;
+                host: string | null;
+                /** @description Attempts that ended in the window. */
+                runs: number;
+                /** @description Of these, attempts that failed. */
+                failures: number;
+                /** @description Of the runs. */
+                duration_ms: {
+                    /** @description Milliseconds, from classes of which each is twice as wide as the last. */
+                    p50: number;
+                    /** @description Milliseconds. */
+                    p95: number;
+                    /** @description Milliseconds, exact among those that were counted. */
+                    max: number;
+                } | null;
+                /** @description Executions whose time has come and that do not run. */
+                waiting: number;
+                /** @description Live workers that run it, whatever their queues. */
+                workers: number;
+                first_workers: {
+                    session_id: string;
+                    worker_id: string | null;
+                }[];
+                last_error: {
+                    execution_id: string;
+                    /**
+                     * Format: date-time
+                     * @description The last minute in which an attempt failed.
+                     */
+                    minute: string;
+                    error: string | null;
+                } | null;
+                /** @description Runs by bucket, the oldest first. */
+                trend: number[];
+            }[];
+            /** @description Tasks and hosts beyond the first 200. */
+            left_out: number;
+            /** @description Runs in minutes in which more than 100 tasks and hosts had more. */
+            other_runs: number;
+            /** @description In some minutes the executions that ended were counted by a sample. */
+            sampled: boolean;
+            at_least: "waiting"[];
+        };
         Worker: {
             session_id: string;
             worker_id: string | null;

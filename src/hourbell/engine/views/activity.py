@@ -31,7 +31,7 @@ DEFAULT_WINDOW = "1h"
 SHARES_OF = timedelta(hours=1)
 MAX_SHARES = 100
 _FIGURES = ("succeeded", "failed", "dead", "skipped", "cancelled", "superseded")
-_CLASSES = 24  # of lateness
+CLASSES = 24  # of lateness
 
 
 class Lateness(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ def summarize(
         for minute, count in zip(row["started_in"], row["starts"], strict=True):
             starts[_floor(minute, bucket)] += count
         ended.setdefault(at, Counter()).update({name: row[name] for name in _FIGURES})
-        known = classes.setdefault(at, [0] * _CLASSES)
+        known = classes.setdefault(at, [0] * CLASSES)
         classes[at] = [a + b for a, b in zip(known, row["lateness"], strict=True)]
         reasons.update(msgspec.json.decode(row["reasons"], type=dict[str, int]))
     for minute, count in running.items():

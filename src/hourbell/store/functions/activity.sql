@@ -17,6 +17,7 @@ declare
   ran bigint[];
   ran_at timestamptz[];
   ran_seconds float8[];
+  ran_failed boolean[];
   skipped bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
@@ -54,8 +55,8 @@ begin
   from ended;
 
   select array_agg(o.id), array_agg(o.started_at), array_agg(
-    greatest(extract(epoch from o.finished_at - o.started_at), 0)::float8)
-  into ran, ran_at, ran_seconds
+    greatest(extract(epoch from o.finished_at - o.started_at), 0)::float8), array_agg(o.fate = hourbell.fate_dead())
+  into ran, ran_at, ran_seconds, ran_failed
   from hourbell.outcomes as o
   where o.recorded_at >= p_minute and o.recorded_at < minute_end and o.session is not null
     and (every = 1 or (hashint8(o.id) & 2147483647) % every = 0);
@@ -80,20 +81,46 @@ begin
   into counted.queues, counted.queue_runs, counted.queue_seconds
   from (select * from hourbell.run_times_of(ran, ran_seconds) order by runs desc, queue limit 100) as q;
   counted.skips := hourbell.skips_of(skipped);
+  with attempts as (
+    select r.target, r.class, every * r.runs as runs, every * r.failures as failures, r.longest, r.failed
+    from hourbell.runs_of(ran, ran_seconds, ran_failed) as r
+    union all
+    select f.target, hourbell.duration_class(f.seconds), count(*), count(*), max(f.seconds), max(f.id)
+    from (
+      select f.target, f.id, greatest(extract(epoch from f.at - f.started_at), 0)::float8 as seconds
+      from hourbell.failed_attempts as f
+      where f.at >= p_minute and f.at < minute_end and f.target is not null) as f
+    group by 1, 2),
+  runs as materialized (
+    select target, class, sum(runs)::int as runs, sum(failures)::int as failures, max(longest) as longest,
+      max(failed) as failed
+    from attempts group by target, class),
+  listed as materialized (select target from runs group by target order by sum(runs) desc, target limit 100)
+  select coalesce(array_agg(r.target), '{}'), coalesce(array_agg(r.class), '{}'), coalesce(array_agg(r.runs), '{}'),
+    coalesce(array_agg(r.failures), '{}'), coalesce(array_agg(r.longest), '{}'), coalesce(array_agg(r.failed), '{}'),
+    (select coalesce(sum(runs), 0) from runs where target not in (select target from listed))
+  into counted.run_targets, counted.run_classes, counted.run_counts, counted.run_failures, counted.run_longest,
+    counted.run_failed, counted.other_runs
+  from (select * from runs where target in (select target from listed) order by target, class) as r;
 
   insert into hourbell.minutes
     (minute, counted_at, final, succeeded, dead, cancelled, superseded, skipped, failed, started_in, starts, reasons,
-     sampled, lateness, tenants, tenant_starts, queues, queue_runs, queue_seconds, skips)
+     sampled, lateness, tenants, tenant_starts, queues, queue_runs, queue_seconds, skips, run_targets, run_classes,
+     run_counts, run_failures, run_longest, run_failed, other_runs)
   values (p_minute, p_now, p_final, counted.succeeded, counted.dead, counted.cancelled, counted.superseded,
     counted.skipped, counted.failed, counted.started_in, counted.starts, counted.reasons, every, counted.lateness,
-    counted.tenants, counted.tenant_starts, counted.queues, counted.queue_runs, counted.queue_seconds, counted.skips)
+    counted.tenants, counted.tenant_starts, counted.queues, counted.queue_runs, counted.queue_seconds, counted.skips,
+    counted.run_targets, counted.run_classes, counted.run_counts, counted.run_failures, counted.run_longest,
+    counted.run_failed, counted.other_runs)
   on conflict (minute) do update set counted_at = excluded.counted_at, final = excluded.final,
     succeeded = excluded.succeeded, dead = excluded.dead, cancelled = excluded.cancelled,
     superseded = excluded.superseded, skipped = excluded.skipped, failed = excluded.failed,
     started_in = excluded.started_in, starts = excluded.starts, reasons = excluded.reasons, sampled = excluded.sampled,
     lateness = excluded.lateness, tenants = excluded.tenants, tenant_starts = excluded.tenant_starts,
     queues = excluded.queues, queue_runs = excluded.queue_runs, queue_seconds = excluded.queue_seconds,
-    skips = excluded.skips
+    skips = excluded.skips, run_targets = excluded.run_targets, run_classes = excluded.run_classes,
+    run_counts = excluded.run_counts, run_failures = excluded.run_failures, run_longest = excluded.run_longest,
+    run_failed = excluded.run_failed, other_runs = excluded.other_runs
   where not hourbell.minutes.final;
   if p_final then
     delete from hourbell.failed_attempts where ctid = any (array(
@@ -141,6 +168,28 @@ begin
     select e.queue, count(r.seconds)::int, sum(r.seconds) from unnest(p_ids, p_seconds) as r(id, seconds)
     cross join lateral (select queue from hourbell.executions as e where e.id = r.id offset 0) as e
     group by e.queue having count(r.seconds) > 0;
+end $$;
+
+-- The class of a duration: below 1 ms, below 2, below 4, …, 2^22 ms and above, from 0 on.
+create or replace function hourbell.duration_class(p_seconds float8) returns smallint
+language sql immutable parallel safe
+return width_bucket(p_seconds * 1000, array(select 1::float8 * (1 << k) from generate_series(0, 22) as k))::smallint;
+
+-- The attempts with which these executions ended, by what they call and the class of their duration: how many, how many
+-- failed, how long the longest took, and one of those that failed. p_seconds, p_failed: of each.
+create or replace function hourbell.runs_of(
+  p_ids bigint[], p_seconds float8[], p_failed boolean[], out target int, out class smallint, out runs bigint,
+  out failures bigint, out longest float8, out failed bigint
+) returns setof record
+language plpgsql stable set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+begin
+  return query
+    select e.target, hourbell.duration_class(r.seconds), count(*), count(*) filter (where r.failed), max(r.seconds),
+      max(r.id) filter (where r.failed)
+    from unnest(p_ids, p_seconds, p_failed) as r(id, seconds, failed)
+    cross join lateral (select target from hourbell.executions as e where e.id = r.id offset 0) as e
+    where e.target is not null and r.seconds is not null group by 1, 2;
 end $$;
 
 -- The jobs of skipped executions, at most 20, those with the most occurrences first: number, tenant, the last

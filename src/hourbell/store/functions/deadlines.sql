@@ -131,9 +131,10 @@ begin
     where e.id = l.id and e.id = any (array(
       select f.id from hourbell.executions as f
       where f.id = any (array(select id from running)) for no key update skip locked))
-    returning e.id, e.tenant, l.claimed_at),
+    returning e.id, e.tenant, e.target, l.claimed_at),
   counted as (
-    insert into hourbell.failed_attempts (at, started_at, tenant) select p_now, claimed_at, tenant from fenced)
+    insert into hourbell.failed_attempts (at, started_at, tenant, target, id)
+    select p_now, claimed_at, tenant, target, id from fenced)
   select array_agg(id) into taken from fenced;
   if taken is null then return '{}'; end if;
   perform hourbell.shrink_slabs(slabs, taken);

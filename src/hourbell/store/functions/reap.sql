@@ -85,8 +85,8 @@ begin
     from judged as j
     where e.id = j.id and e.id = any (array(select id from judged where fate is null))),
   counted as (
-    insert into hourbell.failed_attempts (at, started_at, tenant)
-    select p_now, j.claimed_at, (j.e).tenant from judged as j where j.fate is null)
+    insert into hourbell.failed_attempts (at, started_at, tenant, target, id)
+    select p_now, j.claimed_at, (j.e).tenant, (j.e).target, j.id from judged as j where j.fate is null)
   select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
     array_agg(j.id) filter (where j.fate is null and j.notifies & hourbell.event_failure() <> 0),
     array_agg(j.fate) filter (where j.fate is not null),

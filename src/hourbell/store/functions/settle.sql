@@ -156,6 +156,8 @@ declare
   noting bigint[];  -- executions with notifications
   failed_starts timestamptz[];  -- of attempts that have failed and will be retried,
   failed_tenants int[];
+  failed_targets int[];
+  failed_ids bigint[];
 begin
   with reported as (
     select o.*, x.kind, x.delay, x.reason, x.error
@@ -185,13 +187,16 @@ begin
           else e.history end
     from taken as t
     where e.id = t.id and e.id = any (array(select id from taken))
-    returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes, t.failed, t.started_at, e.tenant)
+    returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes, t.failed, t.started_at, e.tenant,
+      e.target)
   select array_agg(id), array_agg(id) filter (where notes), array_agg(started_at) filter (where failed),
-    array_agg(tenant) filter (where failed)
-  into requeued, noting, failed_starts, failed_tenants from again;
+    array_agg(tenant) filter (where failed), array_agg(target) filter (where failed),
+    array_agg(id) filter (where failed)
+  into requeued, noting, failed_starts, failed_tenants, failed_targets, failed_ids from again;
   if failed_starts is not null then
-    insert into hourbell.failed_attempts (at, started_at, tenant)
-    select p_now, f.started_at, f.tenant from unnest(failed_starts, failed_tenants) as f(started_at, tenant);
+    insert into hourbell.failed_attempts (at, started_at, tenant, target, id)
+    select p_now, f.started_at, f.tenant, f.target, f.id
+    from unnest(failed_starts, failed_tenants, failed_targets, failed_ids) as f(started_at, tenant, target, id);
   end if;
   perform hourbell.requeue(requeued);
   if noting is not null then perform hourbell.write_failure_notices(noting); end if;

@@ -14,7 +14,9 @@ select hourbell.count_minute($1, $2, $3, $4, $5, $6)
 
 -- name: minutes
 -- From $1 on, the oldest first.
-select * from hourbell.minutes where minute >= $1 order by minute limit 1500
+select minute, succeeded, failed, dead, skipped, cancelled, superseded, started_in, starts, reasons, sampled, lateness,
+  tenants, tenant_starts, skips
+from hourbell.minutes where minute >= $1 order by minute limit 1500
 
 -- name: shares
 -- The starts of tenants in the minutes from $1 on, most first, at most $2, with their names and weights, and those of
