@@ -144,6 +144,7 @@ SLOW = (
     "integration/library/test_running_tasks.py",
     "integration/observe/test_exporting.py::test_a_system",
     "integration/observe/test_traces.py",
+    "integration/operate/",
     "integration/test_",
     "integration/testing/test_bell.py::test_a_leap_year",
     "integration/testing/test_bell.py::test_a_payload_that_does_not_fit",

@@ -171,15 +171,17 @@ def running_postgres15() -> Iterator[str]:
         sockets = _owned_folder(folder / "sockets", _unprivileged_uid())
         log = cluster / "log"
         pg_ctl = [str(POSTGRES15_PROGRAMS / "pg_ctl"), f"--pgdata={cluster}", "--wait", "--silent"]
-        _run_as_owner(
+        run_as_owner(
             cluster, [*pg_ctl, "initdb", "-o", "-U postgres -A trust -E UTF8 --locale=C.UTF-8"]
         )
-        options = f"-c listen_addresses= -c unix_socket_directories={sockets}"
-        _run_as_owner(cluster, [*pg_ctl, "start", f"--log={log}", "-o", options])
+        settings = f"listen_addresses = ''\nunix_socket_directories = '{sockets}'\n"
+        with (cluster / "postgresql.conf").open("a") as file:  # also for a start by another program
+            file.write(settings)
+        run_as_owner(cluster, [*pg_ctl, "start", f"--log={log}"])
         try:
             yield f"postgresql://postgres@/postgres?host={sockets}"
         finally:
-            _run_as_owner(cluster, [*pg_ctl, "stop", "--mode=fast"])
+            run_as_owner(cluster, [*pg_ctl, "stop", "--mode=fast"])
 
 
 @contextlib.contextmanager
@@ -214,7 +216,7 @@ def running_pgbouncer(server: str) -> Iterator[str]:
             """
         )
         process = subprocess.Popen(
-            _as_owner(sockets, [program, "--quiet", str(config)]),
+            as_owner(sockets, [program, "--quiet", str(config)]),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -252,17 +254,18 @@ def _owned_folder(folder: Path, uid: int) -> Path:
     return folder
 
 
-def _as_owner(folder: Path, command: list[str]) -> list[str]:
+def as_owner(folder: Path, command: list[str]) -> list[str]:
+    """The command, as the user of a server that runs in this folder."""
     uid = folder.stat().st_uid
     if uid == os.geteuid():
         return command
     return ["setpriv", f"--reuid={uid}", "--regid=65534", "--clear-groups", *command]
 
 
-def _run_as_owner(folder: Path, command: list[str]) -> None:
+def run_as_owner(folder: Path, command: list[str]) -> None:
     # Not through pipes: a server that pg_ctl leaves running would hold them open.
     subprocess.run(
-        _as_owner(folder, command), check=True, cwd="/", stdin=subprocess.DEVNULL, timeout=60
+        as_owner(folder, command), check=True, cwd="/", stdin=subprocess.DEVNULL, timeout=60
     )
 
 
