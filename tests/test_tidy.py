@@ -13,7 +13,7 @@ import pytest
 from hourbell import __version__
 from hourbell.failpoints import NAMES
 from hourbell.model.log_levels import COMPONENTS
-from hourbell.settings import Settings, variable_name
+from hourbell.settings import Settings, Switch, variable_name
 from hourbell.store.function_set import function_set
 
 ROOT = Path(__file__).parent.parent
@@ -100,7 +100,9 @@ def test_every_setting_is_documented_with_its_default() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     documented = dict(re.findall(r"^\| `(HOURBELL_\w+)` \| (.+?) \|", text, re.MULTILINE))
     expected = {
-        variable_name(field.name): "none" if field.default in (None, "") else f"`{field.default}`"
+        variable_name(field.name): "none"
+        if field.default in (None, "")
+        else f"`{str(field.default).lower() if field.type is Switch else field.default}`"
         for field in msgspec.structs.fields(Settings)
     }
     expected["HOURBELL_DATA_DIR"] = "`~/.local/share/hourbell`"  # depends on the environment

@@ -231,6 +231,7 @@ async def open_engine(
         )
         engine = Engine(database, DatabaseClock(database), times, counts)
         engine.traces = current_traces()
+        engine.create_on_use = settings.create_on_use
         yield engine
     finally:
         await database.close()

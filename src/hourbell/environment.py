@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from hourbell.model.errors import ConfigurationError
 
 PREFIX = "HOURBELL_"
@@ -44,6 +46,17 @@ def value_of(name: str, given: Mapping[str, str]) -> str | None:
             f"that contains it."
         )
     return _read(f"{name}{FILE_SUFFIX}", Path(named))
+
+
+def switch_of(name: str, given: Mapping[str, str], default: bool) -> bool:
+    """The value of a variable that is true or false."""
+    value = value_of(name, given)
+    if value is None:
+        return default
+    try:
+        return msgspec.convert(value, bool, strict=False)
+    except msgspec.ValidationError:
+        raise ConfigurationError(f"{name} must be true or false; it is {value!r}.") from None
 
 
 def _read(variable: str, file: Path) -> str:

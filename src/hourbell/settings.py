@@ -64,6 +64,7 @@ Queues = Annotated[
 ]
 PoolSize = Annotated[int, Meta(ge=2, le=1000, description="a number from 2 to 1000")]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
+Switch = Annotated[bool, Meta(description="true or false")]
 Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
 CaFile = Annotated[Path, Meta(description="the path of a file with certificates")]
 Folder = Annotated[Path, Meta(description="a path")]
@@ -87,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admin_key: AdminKey | None = None  # created if there is no key yet
     audit_days: Days = 365  # how long audit entries are kept
     ca_file: CaFile | None = None  # CAs that webhooks trust in addition to the system's
+    create_on_use: Switch = True  # whether jobs create the tenants and queues that they name
     data_dir: Folder  # of the embedded database
     database_url: DatabaseUrl | None = None  # None means the embedded one
     dead_letter_days: Days = 365  # how long dead letters are kept

@@ -25,6 +25,7 @@ def test_every_variable_is_read() -> None:
             "HOURBELL_ADMIN_KEY": f"hb_{'k' * 43}",
             "HOURBELL_AUDIT_DAYS": "400",
             "HOURBELL_CA_FILE": "/etc/ours.pem",
+            "HOURBELL_CREATE_ON_USE": "false",
             "HOURBELL_DATA_DIR": "/srv/hourbell",
             "HOURBELL_DATABASE_URL": "postgresql://ada:secret@db/hourbell",
             "HOURBELL_DEAD_LETTER_DAYS": "90",
@@ -43,6 +44,7 @@ def test_every_variable_is_read() -> None:
         admin_key=f"hb_{'k' * 43}",
         audit_days=400,
         ca_file=Path("/etc/ours.pem"),
+        create_on_use=False,
         data_dir=Path("/srv/hourbell"),
         database_url="postgresql://ada:secret@db/hourbell",
         dead_letter_days=90,
@@ -73,6 +75,7 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
     [
         ("HOURBELL_PORT", "http", "HOURBELL_PORT must be a port number from 1 to 65535; it is 'ht"),
         ("HOURBELL_PORT", "0", "it is '0'"),
+        ("HOURBELL_CREATE_ON_USE", "no", "must be true or false; it is 'no'"),
         ("HOURBELL_POOL_SIZE", "1", "must be a number from 2 to 1000; it is '1'"),
         ("HOURBELL_LEASE_SECONDS", "1.5", "must be whole seconds from 1 to 3600; it is '1.5'"),
         ("HOURBELL_LOG_LEVEL", "loud", "'loud' is not a log level"),
@@ -187,6 +190,7 @@ def test_each_setting_can_be_in_a_file(tmp_path: Path, field: msgspec.structs.Fi
 VALUES = {
     "admin_key": f"hb_{'k' * 43}",
     "ca_file": "/etc/ours.pem",
+    "create_on_use": "false",
     "data_dir": "/srv/hourbell",
     "database_url": "postgresql://ada:secret@db/hourbell",
     "egress_allow": "10.1.0.0/16",

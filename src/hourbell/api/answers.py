@@ -16,7 +16,7 @@ from hourbell.documents.render import (
     shown_definition,
 )
 from hourbell.documents.settings import render_limits
-from hourbell.engine.life.create import Refused
+from hourbell.engine.life.create import Created, Made, Result
 from hourbell.engine.operations.audit import AuditEntry
 from hourbell.engine.operations.bulk_changes import BulkChanged
 from hourbell.engine.operations.bulk_operations import Operation, OperationPreview
@@ -64,9 +64,20 @@ def render_requested(requested: Requested) -> dict[str, Any]:
     return {"execution_ids": [execution_text(number) for number in requested.execution_ids]}
 
 
-def render_result(result: int | Refused) -> object:
+def render_created_names(created: Created | Made) -> dict[str, bool]:
+    """The names that the creation of a job has created; without those that existed."""
+    made = {"created_tenant": created.created_tenant, "created_queue": created.created_queue}
+    return {name: True for name, is_new in made.items() if is_new}
+
+
+def render_result(result: Result) -> object:
     """The result of one batch item: its job id, or the error."""
-    return {"job_id": job_text(result)} if isinstance(result, int) else result
+    match result:
+        case int():
+            return {"job_id": job_text(result)}
+        case Made(job_id=job_id):
+            return {"job_id": job_text(job_id)} | render_created_names(result)
+    return result
 
 
 def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -13,6 +13,7 @@ from hourbell.api.answers import (
     answer,
     render_audit,
     render_bulk,
+    render_created_names,
     render_explanation,
     render_job_with,
     render_next_runs,
@@ -91,7 +92,9 @@ async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
             with engine.traces.sending(write.traceparent) as span:
                 write = msgspec.structs.replace(write, traceparent=span.traceparent)
                 results = await create.create_batch(engine, batch.items, batch.read, write)
-                span.created_many(None, sum(isinstance(result, int) for result in results))
+                span.created_many(
+                    None, sum(not isinstance(each, create.Refused) for each in results)
+                )
     return answer({"results": [render_result(result) for result in results]})
 
 
@@ -154,7 +157,10 @@ async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
     job = await _without_excluded(engine, created.job)
     if created.existed:
         return await _job(engine, job)
-    return await _job(engine, job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
+    details = await job_details.details_of(engine, [job])
+    content = render_job_with(details)(job) | render_created_names(created)
+    location = f"{JOBS}/{job_text(job.job_id)}"
+    return answer(content, 201, {"ETag": f'"{job.version}"', "Location": location})
 
 
 async def list_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -267,14 +273,12 @@ async def _without_excluded(engine: Engine, job: Job) -> Job:
 async def _job(
     engine: Engine,
     job: Job,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
     outcomes: int = 0,
 ) -> Response[bytes]:
     """A job response, with the version as ETag."""
     details = await job_details.details_of(engine, [job], outcomes)
     content = render_job_with(details)(job)
-    return answer(content, status, {"ETag": f'"{job.version}"', **(headers or {})})
+    return answer(content, headers={"ETag": f'"{job.version}"'})
 
 
 ROUTES = (
@@ -289,7 +293,7 @@ ROUTES = (
         ),
         body="NewJob",
         media_types=(JSON,),
-        answers={201: "Job", 200: "Job"},
+        answers={201: "CreatedJob", 200: "Job"},
         creates_jobs=True,
     ),
     Route(
@@ -321,7 +325,7 @@ ROUTES = (
         ),
         body="NamedJob",
         media_types=(JSON,),
-        answers={201: "Job", 200: "Job"},
+        answers={201: "CreatedJob", 200: "Job"},
         conflicts=True,
         conditional=True,
     ),

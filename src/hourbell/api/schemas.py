@@ -141,6 +141,7 @@ def _responses() -> dict[str, Schema]:
     return {
         "BatchResults": response_object_of({"results": _array(_batch_result())}),
         "Job": _job(),
+        "CreatedJob": _created_job(),
         "JobPage": _job_page(),
         "NextRuns": response_object_of(
             {
@@ -396,6 +397,22 @@ def _job() -> Schema:
         {**before, **definition["properties"], **after},
         optional=(*RECURRING_FIELDS, "last_outcomes"),
     )
+
+
+def _created_names() -> dict[str, Schema]:
+    return {
+        f"created_{kind}": {
+            "const": True,
+            "description": f"The {kind} was unknown, so naming it created it. Else omitted.",
+        }
+        for kind in ("tenant", "queue")
+    }
+
+
+def _created_job() -> Schema:
+    job, names = _job(), _created_names()
+    optional = {*job["properties"], *names} - {*job["required"]}
+    return response_object_of({**job["properties"], **names}, optional=tuple(optional))
 
 
 def _pause_details() -> Schema:
@@ -1277,7 +1294,9 @@ def _batch_result() -> Schema:
         "detail": _text(),
         "errors": _array(_field_error()),
     }
-    return {"oneOf": [response_object_of({"job_id": _job_id()}), response_object_of(refused)]}
+    names = _created_names()
+    made = response_object_of({"job_id": _job_id(), **names}, optional=tuple(names))
+    return {"oneOf": [made, response_object_of(refused)]}
 
 
 def _field_error() -> Schema:

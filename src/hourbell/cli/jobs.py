@@ -152,6 +152,7 @@ def _create_one(session: Session, new: NewJob, key: str | None) -> None:
         raise
     for warning in job.warnings:
         say(f"Warning: {warning.path}: {warning.message}")
+    _note_created(job, job.tenant_id, job.queue)
     _note_unserved(session, job)
     if session.as_json:
         print_json(job)
@@ -159,6 +160,14 @@ def _create_one(session: Session, new: NewJob, key: str | None) -> None:
     when = f"; it will run at {instant_text(job.next_run_at)}" if job.next_run_at else ""
     say(f"Created {job.name}{when}.")
     click.echo(job.job_id)
+
+
+def _note_created(created: Job | CreatedJob, tenant: str, queue: str) -> None:
+    """Say which names exist only since a job has named them: they may be typing mistakes."""
+    if created.created_tenant:
+        say(f"This created the tenant {tenant}.")
+    if created.created_queue:
+        say(f"This created the queue {queue}.")
 
 
 def _note_unserved(session: Session, job: Job) -> None:
@@ -211,7 +220,13 @@ def _create_from(session: Session, file: str, key: str | None) -> None:
                 if isinstance(result, RefusedJob):
                     refused += 1
                     say(f"hourbell: job {number + 1} ({_name_of(jobs[number])}): {result.detail}")
-                elif not session.as_json:
+                    continue
+                _note_created(
+                    result,
+                    _named_in(jobs[number], "tenant_id"),
+                    _named_in(jobs[number], "queue"),
+                )
+                if not session.as_json:
                     click.echo(result.job_id)
             results += chunk
     except (Unavailable, Unreachable):
@@ -226,6 +241,10 @@ def _create_from(session: Session, file: str, key: str | None) -> None:
         say(f"Created {len(results) - refused:,} of {counted(len(jobs), 'job')}.")
     if refused:
         raise SystemExit(REFUSED)
+
+
+def _named_in(job: object, field: str) -> str:
+    return str(job.get(field, "default")) if isinstance(job, Mapping) else "default"
 
 
 def _name_of(job: object) -> str:

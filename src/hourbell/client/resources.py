@@ -49,6 +49,8 @@ class _RawResult(msgspec.Struct):
     """A batch result: one struct for both kinds, which have no tag."""
 
     job_id: str | None = None
+    created_tenant: bool = False
+    created_queue: bool = False
     code: str = ""
     detail: str = ""
     errors: Sequence[FieldError] = ()
@@ -123,7 +125,7 @@ class Jobs(Part[R]):
                 idempotency_key=idempotency_key and f"{idempotency_key}-{number}",
             )
             results += [
-                v.CreatedJob(result.job_id)
+                v.CreatedJob(result.job_id, result.created_tenant, result.created_queue)
                 if result.job_id is not None
                 else v.RefusedJob(result.code, result.detail, result.errors)
                 for result in answer.results

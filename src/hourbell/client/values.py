@@ -180,12 +180,17 @@ class Job(NewJob, frozen=True, kw_only=True):
     last_outcomes: Sequence[LastOutcome] = ()  # newest first; only if requested
     warnings: Sequence[JobWarning] = ()
     problem: str | None = None  # what the server's version cannot read of the job
+    # In the answer to its creation: whether naming its tenant or its queue created it.
+    created_tenant: bool = False
+    created_queue: bool = False
 
 
 class CreatedJob(msgspec.Struct, frozen=True):
     """One job of a batch that was created or kept."""
 
     job_id: str
+    created_tenant: bool = False  # whether naming its tenant created it
+    created_queue: bool = False  # whether naming its queue created it
 
 
 class RefusedJob(msgspec.Struct, frozen=True):

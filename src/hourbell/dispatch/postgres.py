@@ -71,7 +71,9 @@ class PostgresDispatch:
             now,
             engine.times.lease,
             worker,
-            None if queues is None else [await engine.queue(name, now) for name in queues],
+            None
+            if queues is None
+            else [await engine.declaring().queue(name, now) for name in queues],
             None if tasks is None else await engine.tasks(tasks, now),
             slots,
         )

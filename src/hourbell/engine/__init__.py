@@ -20,8 +20,9 @@ process plans, reaps and deletes.
                  notifications, monitors
 
 They share `core` (the Engine), `codes` (stored numbers), `groups` (group commit), `counts`
-(metrics), `declarations` (what tasks declare), `bounds`, `due_counts`, `failing` (how a step survives a failing row) and `loop`
-(background loops and backoff).
+(metrics), `declarations` (what tasks declare), `unknown_names` (of tenants and queues), `bounds`,
+`due_counts`, `failing` (how a step survives a failing row) and `loop` (background loops and
+backoff).
 
 Each verb is one statement in one transaction, mostly a function in `store/functions`. The functions
 here decide what to ask for, and are thin. User-facing operations (create, update, pause, …) take a

@@ -19,8 +19,9 @@ from hourbell.engine.declarations import Declarations
 from hourbell.engine.due_counts import DueCounts
 from hourbell.engine.groups import GroupExecutor
 from hourbell.engine.life.failures import FailureLog
+from hourbell.engine.unknown_names import require_known
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
-from hourbell.model.jobs import TASK_PREFIX, WEBHOOK_TASK
+from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, TASK_PREFIX, WEBHOOK_TASK
 from hourbell.observe.metrics import Metrics
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database, committing
@@ -67,6 +68,24 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return timedelta(seconds=self.lease_seconds)
 
 
+class CreatedNames:
+    """The tenants and queues that a request has created by naming them."""
+
+    def __init__(self) -> None:
+        self.tenants: set[str] = set()
+        self.queues: set[str] = set()
+
+    def take(self, tenant: str, queue: str) -> tuple[bool, bool]:
+        """Whether these are among them, and have not been taken: the first job gets them."""
+        taken = tenant in self.tenants, queue in self.queues
+        self.tenants.discard(tenant)
+        self.queues.discard(queue)
+        return taken
+
+    def __bool__(self) -> bool:
+        return bool(self.tenants or self.queues)
+
+
 class Engine:
     """The engine of one cell. Holds no durable state: any number of engines may run at once.
 
@@ -87,6 +106,9 @@ class Engine:
         self.metrics = self.counts.metrics  # of the process
         self.scope: str | None = None  # the only visible tenant; None: all are
         self.traces: Traces | None = None  # of this process; None: it has none
+        # Whether a request creates a tenant or a queue by naming it; the default ones always exist.
+        self.create_on_use = True
+        self._created: CreatedNames | None = None  # where names are noted that are created
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
@@ -125,6 +147,20 @@ class Engine:
         engine._lock_timeout_ms = timeout_ms
         return engine
 
+    def declaring(self) -> Self:
+        """A copy of this engine for callers that declare tenants and queues: all are created."""
+        if self.create_on_use:
+            return self
+        engine = self._copy()
+        engine.create_on_use = True
+        return engine
+
+    def noting(self, created: CreatedNames) -> Self:
+        """A copy of this engine that notes the tenants and queues that it creates."""
+        engine = self._copy()
+        engine._created = created
+        return engine
+
     def _copy(self) -> Self:
         # Each request has one, and `copy.copy` takes five times as long.
         made = self.__new__(type(self))
@@ -148,8 +184,14 @@ class Engine:
         return (await self.tenants([name], now))[name]
 
     async def tenants(self, names: Collection[str], now: datetime) -> dict[str, int]:
-        """The ids of tenants; an unknown name creates the tenant."""
-        return await self._ensure(self._tenants, "ensure_tenants", names, now)
+        """The ids of tenants; an unknown name creates the tenant, or is refused (create_on_use)."""
+
+        async def insert(missing: list[str]) -> Sequence[_NameAndId]:
+            await require_known(self, "tenant", missing, now)
+            rows = await self.insert_missing(_Q["ensure_tenants"], missing, now)
+            return self._noted(rows, None if self._created is None else self._created.tenants)
+
+        return await self._ids(self._tenants, names, insert)
 
     async def queue(self, name: str, now: datetime, tenant: str | None = None) -> int:
         """The id of a queue; an unknown name creates it. `tenant`: the owner of the naming job."""
@@ -158,7 +200,7 @@ class Engine:
     async def queues(
         self, names: Collection[str], now: datetime, tenants: Mapping[str, str] | None = None
     ) -> dict[str, int]:
-        """The ids of queues; an unknown name creates the queue.
+        """The ids of queues; an unknown name creates the queue, or is refused (create_on_use).
 
         `tenants`: for queues named by jobs, the tenant of such a job. The number of queues
         of a cell is limited, so each tenant has a limit: no tenant can use them up alone.
@@ -166,12 +208,12 @@ class Engine:
         owners = tenants or {}
 
         async def insert(missing: list[str]) -> Sequence[_NameAndId]:
+            await require_known(self, "queue", missing, now)
             named_by = [owners.get(name) for name in missing]
-            return _pairs(
-                await self.insert_missing(
-                    _Q["ensure_queues"], missing, now, named_by, MAX_QUEUES_PER_TENANT
-                )
+            rows = await self.insert_missing(
+                _Q["ensure_queues"], missing, now, named_by, MAX_QUEUES_PER_TENANT
             )
+            return self._noted(rows, None if self._created is None else self._created.queues)
 
         try:
             return await self._ids(self._queues, names, insert)
@@ -262,13 +304,14 @@ class Engine:
         """
         self._announcer.announce(READY if by_session is None else f"{READY} {by_session}")
 
-    async def _ensure(
-        self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
-    ) -> dict[str, int]:
-        async def insert(missing: list[str]) -> Sequence[_NameAndId]:
-            return _pairs(await self.insert_missing(_Q[statement], missing, now))
-
-        return await self._ids(known, names, insert)
+    def _noted(
+        self, rows: Sequence[asyncpg.Record], created: set[str] | None
+    ) -> Sequence[_NameAndId]:
+        """The names and ids in these rows; new names are noted, except those that always exist."""
+        if created is not None:
+            created.update(row["name"] for row in rows if row["is_new"])
+            created -= {DEFAULT_TENANT, DEFAULT_QUEUE}
+        return _pairs(rows)
 
     async def _ids(
         self,

@@ -52,6 +52,8 @@ FieldCode = Literal[
     "conflict",  # contradicts another field
     "unknown_zone",  # no such IANA time zone
     "unknown_calendar",  # the tenant has no calendar with this name
+    "unknown_tenant",  # there is no such tenant, and a request does not create it
+    "unknown_queue",  # there is no such queue, and a request does not create it
     "unknown_secret",  # the tenant has no secret with this name
     "unknown_template",  # a `{{` that begins neither `{{secret:name}}` nor `{{name}}`
     "invalid_cron",  # a rule that cannot be read or never matches

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
-from hourbell.environment import hourbell_variables, value_of
+from hourbell.environment import hourbell_variables, switch_of, value_of
 from hourbell.errors import (
     ConfigurationError,
     HourbellError,
@@ -215,7 +215,13 @@ class App:
         stack = AsyncExitStack()
         try:
             dsn = await self._database(stack)
-            own = await AppConnections.open(dsn, self.pool_size, stack, f"hourbell app {self.name}")
+            own = await AppConnections.open(
+                dsn,
+                self.pool_size,
+                stack,
+                f"hourbell app {self.name}",
+                switch_of("HOURBELL_CREATE_ON_USE", hourbell_variables(os.environ), True),
+            )
             queues = {task.options.queue or self.queue or "default" for task in self.tasks.values()}
             await own.declare({self.tenant}, queues | {"default"}, self.tasks)
         except BaseException:

@@ -29,6 +29,7 @@ from hourbell.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
+from hourbell.model.errors import InvalidInput
 from hourbell.model.executions import (
     FATES,
     MAX_RESULT_BYTES,
@@ -52,6 +53,7 @@ from hourbell.sdk.plans import (
     arguments,
     created,
     created_group,
+    refused_name,
 )
 from hourbell.sdk.values import Seconds, seconds_of
 from hourbell.store.clock import DatabaseClock
@@ -80,7 +82,7 @@ class AppConnections:
 
     @classmethod
     async def open(
-        cls, dsn: str, connections: int, stack: AsyncExitStack, program: str
+        cls, dsn: str, connections: int, stack: AsyncExitStack, program: str, create_on_use: bool
     ) -> AppConnections:
         with _connecting(dsn):
             if not await is_migrated(dsn):
@@ -91,7 +93,9 @@ class AppConnections:
             database = await Database.open(dsn, connections, program)
         stack.push_async_callback(database.close)
         await mark_used(database)
-        return cls(database, stack, connections)
+        opened = cls(database, stack, connections)
+        opened.engine.create_on_use = create_on_use
+        return opened
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -99,15 +103,30 @@ class AppConnections:
     async def declare(
         self, tenants: Collection[str], queues: Collection[str], tasks: Collection[str]
     ) -> None:
-        """Create names in their own transactions."""
-        now = await self.engine.clock.now()
-        await self.engine.tenants(tenants, now)
-        await self.engine.queues(queues, now)
-        await self.engine.targets([TASK_PREFIX + name for name in tasks], now)
+        """Create the names that the app declares, in their own transactions."""
+        await self._ensure(self.engine.declaring(), tenants, queues, tasks)
 
     async def add(self, missing: MissingName) -> None:
+        """Create a name that a call uses, or raise that it must not be created."""
         names = {"tenant": (), "queue": (), "task": ()} | {missing.kind: (missing.name,)}
-        await self.declare(names["tenant"], names["queue"], names["task"])
+        try:
+            await self._ensure(self.engine, names["tenant"], names["queue"], names["task"])
+        except InvalidInput as error:
+            if missing.kind == "task":
+                raise
+            raise refused_name(missing, error) from None
+
+    async def _ensure(
+        self,
+        engine: Engine,
+        tenants: Collection[str],
+        queues: Collection[str],
+        tasks: Collection[str],
+    ) -> None:
+        now = await engine.clock.now()
+        await engine.tenants(tenants, now)
+        await engine.queues(queues, now)
+        await engine.targets([TASK_PREFIX + name for name in tasks], now)
 
     async def create(self, calls: Sequence[PlannedCall]) -> list[Created]:
         """Create jobs, all or none; names that do not exist yet are created first."""

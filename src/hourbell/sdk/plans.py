@@ -20,6 +20,7 @@ from hourbell.errors import (
     UnknownTask,
     UnknownTenant,
 )
+from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import job_text
 
 # Every parameter has a cast, so drivers need not know the types, and the user's codecs are not
@@ -191,10 +192,18 @@ def _correct(error: HourbellError, truth: str) -> None:
     error.args = (error.message, *error.args[1:])
 
 
+_UNKNOWN = {"queue": UnknownQueue, "tenant": UnknownTenant, "task": UnknownTask}
+
+
+def refused_name(missing: MissingName, error: InvalidInput) -> HourbellError:
+    """The error for a name that calls must not create."""
+    found = "; ".join(each.message for each in error.errors)
+    return _UNKNOWN[missing.kind](f"The call {found}. Nothing was enqueued.")
+
+
 def unknown_name(missing: MissingName, why: str) -> HourbellError:
     """The error for a name that cannot be created here."""
-    errors = {"queue": UnknownQueue, "tenant": UnknownTenant, "task": UnknownTask}
-    return errors[missing.kind](
+    return _UNKNOWN[missing.kind](
         f"The {missing.kind} {missing.name!r} does not exist yet, and creating it in your transaction "
         f"would make others wait for its end. {why} Nothing was enqueued."
     )

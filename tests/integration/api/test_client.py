@@ -98,7 +98,9 @@ async def test_a_job_is_created_read_changed_run_and_deleted(client: Any) -> Non
     assert made.retry_policy.delays_seconds == [60, 300]
     assert made.action.body == {"a": [1, None]}
     assert made.next_run_at.utcoffset() == timedelta(hours=5, minutes=30)
-    assert await client.jobs.get(made.job_id) == made
+    assert (made.created_tenant, made.created_queue) == (True, False)
+    read = await client.jobs.get(made.job_id)
+    assert read == msgspec.structs.replace(made, created_tenant=False)
     changed = await client.jobs.update(made.job_id, {"priority": "LOW"}, version=1)
     assert (changed.priority, changed.version) == ("LOW", 2)
     with pytest.raises(Conflict) as refused:
@@ -159,6 +161,7 @@ async def test_a_bound_task_becomes_the_job_that_enqueue_would_create(
         lambda key: fragile.configure(at=at, unique_key=key).bind(),
     ]
     own = {"job_id", "created_at", "updated_at", "next_run_at", "schedule", "unique_key"}
+    own |= {"created_tenant"}
     async with app:
         for call in calls:
             over_api = await client.jobs.create(call("api"))

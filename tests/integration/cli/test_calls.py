@@ -305,6 +305,21 @@ def test_tail_prints_a_line_for_each_change_until_it_is_interrupted(
     assert "Traceback" not in said
 
 
+def test_a_create_says_which_tenant_and_queue_it_has_created(
+    hourbell: Command, tmp_path: Path
+) -> None:
+    names = ("--tenant", "acmee", "--queue", "mial")
+    first = hourbell.good("jobs", "create", "first", *YEARLY, *names)
+    assert "This created the tenant acmee.\nThis created the queue mial." in first.err
+    assert "This created" not in hourbell.good("jobs", "create", "again", *YEARLY, *names).err
+    file = tmp_path / "jobs.json"
+    job = {"type": "RECURRING", "schedule": {"cron": "0 3 1 1 *"}, "tenant_id": "globexx"}
+    jobs = [{"name": "j", "action": {"type": "TASK", "name": "t"}, **job}] * 2
+    file.write_text(json.dumps(jobs))
+    many = hourbell.good("jobs", "create", "--file", str(file))
+    assert many.err.count("This created the tenant globexx.") == 1
+
+
 def test_a_create_that_is_repeated_with_its_key_creates_nothing_twice(
     hourbell: Command, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from hourbell.dispatch import Session
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.render import render_job
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import create_batch, create_job
+from hourbell.engine.life.create import Made, Refused, create_batch, create_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.upsert import put_job
 from hourbell.engine.views.explain import explain_execution
@@ -99,14 +99,14 @@ async def test_each_job_of_a_batch_takes_what_its_task_declares(engine: Engine) 
     await declare(engine, app_of())
     documents = [job_of("mail", {"cart_id": 7}), job_of("mail", {}), job_of("unknown", {})]
     fits, lacks, unknown = await create_batch(engine, documents, lambda one: one, Write())
-    assert isinstance(fits, int)
+    assert isinstance(fits, Made)  # it is the first to name its queue
     assert isinstance(unknown, int)
-    assert not isinstance(lacks, int)
+    assert isinstance(lacks, Refused)
     assert [each.path for each in lacks.errors] == ["action.payload.cart_id"]
     queue = (
         "select q.name from hourbell.executions as e join hourbell.queues as q on q.id = e.queue"
     )
-    assert await engine.database.value(f"{queue} where e.id = $1", fits) == "mail"
+    assert await engine.database.value(f"{queue} where e.id = $1", fits.job_id) == "mail"
 
 
 async def test_what_a_request_says_takes_precedence(engine: Engine) -> None:

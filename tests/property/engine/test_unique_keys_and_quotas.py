@@ -21,7 +21,7 @@ from conftest import empty
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import Refused, create_batch, create_job
+from hourbell.engine.life.create import Made, Refused, create_batch, create_job
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import delete_job
 from hourbell.engine.operations.dead_letters import replay_dead_letter, replay_dead_letters
@@ -389,7 +389,7 @@ class Life:
         return [
             Told(code=answer.code, detail=answer.detail)
             if isinstance(answer, Refused)
-            else Told(answer)
+            else Told(answer.job_id if isinstance(answer, Made) else answer)
             for answer in answers
         ]
 

@@ -539,6 +539,16 @@ export interface components {
         BatchResults: {
             results: ({
                 job_id: string;
+                /**
+                 * @description The tenant was unknown, so naming it created it. Else omitted.
+                 * @constant
+                 */
+                created_tenant?: true;
+                /**
+                 * @description The queue was unknown, so naming it created it. Else omitted.
+                 * @constant
+                 */
+                created_queue?: true;
             } | {
                 /** @description The `code` of a problem document. */
                 code: string;
@@ -547,7 +557,7 @@ export interface components {
                     /** @description Such as `schedule.timezone`; empty for the document itself. */
                     path: string;
                     /** @enum {unknown} */
-                    code: "required" | "unknown_field" | "immutable" | "wrong_type" | "out_of_range" | "too_long" | "too_deep" | "bad_format" | "not_a_choice" | "conflict" | "unknown_zone" | "unknown_calendar" | "unknown_secret" | "unknown_template" | "invalid_cron" | "never_runs";
+                    code: "required" | "unknown_field" | "immutable" | "wrong_type" | "out_of_range" | "too_long" | "too_deep" | "bad_format" | "not_a_choice" | "conflict" | "unknown_zone" | "unknown_calendar" | "unknown_tenant" | "unknown_queue" | "unknown_secret" | "unknown_template" | "invalid_cron" | "never_runs";
                     message: string;
                 }[];
             })[];
@@ -708,6 +718,173 @@ export interface components {
                 status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "FAILED" | "RETRYING" | "SUCCEEDED" | "DEAD" | "CANCELLED" | "SUPERSEDED" | "SKIPPED";
                 reason: ("overlap" | "replaced" | "start_deadline" | "calendar" | "misfire" | "max_runs" | "deadline" | "retries_exhausted" | "non_retryable" | "snoozed" | "lost" | "crashed" | "cancelled" | "updated" | "paused" | "deleted") | null;
             }[];
+        };
+        CreatedJob: {
+            job_id: string;
+            /** @enum {unknown} */
+            status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "RETRYING" | "PAUSED" | "COMPLETED" | "FAILED" | "SKIPPED" | "ENDED" | "CANCELLED";
+            version: number;
+            next_run_at: string | null;
+            tenant_id: string;
+            name: string;
+            /** @enum {unknown} */
+            type: "ONE_TIME" | "RECURRING";
+            schedule: {
+                /** Format: date-time */
+                at: string;
+                /** @description An IANA time zone name. */
+                timezone: string;
+            } | {
+                /** @description Five fields, six with leading seconds, or a macro such as @daily. */
+                cron: string;
+                /** @description An IANA time zone name. */
+                timezone: string;
+                /** @enum {unknown} */
+                dst_gap: "run_after" | "skip";
+                /** @enum {unknown} */
+                dst_overlap: "once" | "twice";
+                /** @description Delays every run of the job by the same time of up to this many seconds, derived from the job id. Not allowed for CRITICAL jobs. */
+                jitter_seconds: number;
+                /** @description Calendars of the tenant. Runs on their dates, in the time zone, are SKIPPED. */
+                exclude: string[];
+                starts_at: string | null;
+                ends_at: string | null;
+                max_runs: number | null;
+            } | {
+                /** @description Elapsed time, counted from starts_at or else from creation. */
+                every_seconds: number;
+                /** @description An IANA time zone name. */
+                timezone: string;
+                /** @description Delays every run of the job by the same time of up to this many seconds, derived from the job id. Not allowed for CRITICAL jobs. */
+                jitter_seconds: number;
+                /** @description Calendars of the tenant. Runs on their dates, in the time zone, are SKIPPED. */
+                exclude: string[];
+                starts_at: string | null;
+                ends_at: string | null;
+                max_runs: number | null;
+            };
+            action: {
+                /** @constant */
+                type: "WEBHOOK";
+                url: string;
+                /** @enum {unknown} */
+                method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD";
+                /** @description A literal credential is shown as `[masked; use {{secret:name}} instead]`; sending that back keeps the stored value. */
+                headers: {
+                    [key: string]: string;
+                };
+                /** @description A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}}, or {{name}} for short, is filled in; any other {{ is rejected unless literal is true. */
+                body: unknown;
+                /** @description The name of the secret to sign with, instead of `webhook-signing`. */
+                signing_secret?: string;
+                /** @description The body is sent verbatim, including any {{; no secret is filled in. */
+                literal?: boolean;
+                /**
+                 * @description lazy: the named secrets need not exist until the request is sent.
+                 * @enum {unknown}
+                 */
+                secrets?: "required" | "lazy";
+            } | {
+                /** @constant */
+                type: "TASK";
+                name: string;
+                /** @description Any JSON value. */
+                payload: unknown;
+            };
+            retry_policy: {
+                max_retries: number;
+                /** @enum {unknown} */
+                backoff: "FIXED" | "LINEAR" | "EXPONENTIAL" | "EXPONENTIAL_WITH_JITTER" | "LIST";
+                /** @description Failure kinds that are not retried, such as http_404 or ValueError. */
+                non_retryable: string[];
+                /** @description Final failure kinds that are retried anyway, such as http_404. */
+                retryable: string[];
+                max_crashes: number | null;
+                initial_delay_seconds?: number;
+                max_delay_seconds?: number;
+                /** @description One delay per retry; replaces max_retries, backoff, initial_delay_seconds and max_delay_seconds. */
+                delays_seconds?: number[];
+            };
+            /** @description Timeout of one attempt. */
+            timeout_seconds: number;
+            /** @enum {unknown} */
+            delivery: "at_least_once" | "at_most_once";
+            queue: string;
+            /** @enum {unknown} */
+            priority: "CRITICAL" | "HIGH" | "MEDIUM" | "LOW";
+            start_deadline_seconds: number | null;
+            deadline_seconds: number | null;
+            concurrency_key: string | null;
+            concurrency_limit: number | null;
+            unique_key: string | null;
+            on_duplicate: ("reject" | "keep" | "replace") | null;
+            /** @description For searching jobs. */
+            labels: {
+                [key: string]: string;
+            };
+            notifications: {
+                on: ("success" | "failure" | "dead_letter")[];
+                url: string;
+                /** @description A literal credential is shown as `[masked; use {{secret:name}} instead]`; sending that back keeps the stored value. */
+                headers: {
+                    [key: string]: string;
+                };
+                /**
+                 * @description lazy: the named secrets need not exist until the request is sent.
+                 * @enum {unknown}
+                 */
+                secrets?: "required" | "lazy";
+            }[];
+            /** @enum {unknown} */
+            misfire_policy?: "skip" | "latest" | "all";
+            /** @description Applies to the misfire policy `all`. */
+            catch_up_window_seconds?: number;
+            /** @description Applies to the misfire policy `all`. */
+            catch_up_limit?: number;
+            /** @enum {unknown} */
+            overlap_policy?: "allow" | "forbid" | "replace" | "queue_one";
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
+            /** @description When the job runs, in plain English. */
+            schedule_words: string;
+            /** @description Input that was accepted but is probably not intended. */
+            warnings: {
+                /** @description The path of the field. */
+                path: string;
+                /** @enum {unknown} */
+                code: "seconds_first";
+                message: string;
+            }[];
+            problem: string | null;
+            paused: {
+                /** @description Who paused the job. */
+                by: string;
+                /** Format: date-time */
+                at: string;
+                reason: string | null;
+                until: string | null;
+            } | null;
+            /** @description The latest executions, newest first; only if requested. */
+            last_outcomes?: {
+                execution_id: string;
+                /** Format: date-time */
+                scheduled_for: string;
+                /** @enum {unknown} */
+                status: "SCHEDULED" | "QUEUED" | "RUNNING" | "AWAITING" | "FAILED" | "RETRYING" | "SUCCEEDED" | "DEAD" | "CANCELLED" | "SUPERSEDED" | "SKIPPED";
+                reason: ("overlap" | "replaced" | "start_deadline" | "calendar" | "misfire" | "max_runs" | "deadline" | "retries_exhausted" | "non_retryable" | "snoozed" | "lost" | "crashed" | "cancelled" | "updated" | "paused" | "deleted") | null;
+            }[];
+            /**
+             * @description The tenant was unknown, so naming it created it. Else omitted.
+             * @constant
+             */
+            created_tenant?: true;
+            /**
+             * @description The queue was unknown, so naming it created it. Else omitted.
+             * @constant
+             */
+            created_queue?: true;
         };
         JobPage: {
             items: components["schemas"]["Job"][];
@@ -1824,7 +2001,7 @@ export interface components {
                 /** @description Such as `schedule.timezone`; empty for the document itself. */
                 path: string;
                 /** @enum {unknown} */
-                code: "required" | "unknown_field" | "immutable" | "wrong_type" | "out_of_range" | "too_long" | "too_deep" | "bad_format" | "not_a_choice" | "conflict" | "unknown_zone" | "unknown_calendar" | "unknown_secret" | "unknown_template" | "invalid_cron" | "never_runs";
+                code: "required" | "unknown_field" | "immutable" | "wrong_type" | "out_of_range" | "too_long" | "too_deep" | "bad_format" | "not_a_choice" | "conflict" | "unknown_zone" | "unknown_calendar" | "unknown_tenant" | "unknown_queue" | "unknown_secret" | "unknown_template" | "invalid_cron" | "never_runs";
                 message: string;
             }[];
         };

@@ -65,7 +65,7 @@ async def _end(engine: Engine, term: Term | None, now: datetime, ended: Sequence
                 _END,
                 *epoch_args(term),
                 now,
-                await engine.queue(NOTIFICATION_QUEUE, now),
+                await engine.declaring().queue(NOTIFICATION_QUEUE, now),
                 [row["id"] for row in rows],
                 [job and await engine.target(job.target, now) for job in webhooks],
                 [job and encode_job(job).decode() for job in webhooks],

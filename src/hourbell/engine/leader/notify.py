@@ -102,7 +102,7 @@ async def _send(
                 *epoch_args(term),
                 now,
                 [row["id"] for row, _ in made],
-                await engine.queue(NOTIFICATION_QUEUE, now),
+                await engine.declaring().queue(NOTIFICATION_QUEUE, now),
                 about,
                 [await engine.target(job.target, now) for job in sent],
                 [encode_job(job).decode() for job in sent],

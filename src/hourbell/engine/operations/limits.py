@@ -58,7 +58,7 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
     writing = Idempotent(engine, write, _FAILPOINTS, name, now, type(None))
     async for attempt in writing:
         await _require_version(engine.database.row_or_none, write, "tenant", name)
-        number = await engine.tenant(name, now)
+        number = await engine.declaring().tenant(name, now)
         async with attempt.transaction(number) as connection:
             await connection.execute(_Q["lock_limits"])
             await _require_version(connection.fetchrow, write, "tenant", name)
@@ -110,7 +110,7 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
     writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         await _require_version(engine.database.row_or_none, write, "queue", name)
-        number = await engine.queue(name, now)
+        number = await engine.declaring().queue(name, now)
         async with attempt.transaction(tenant) as connection:
             await connection.execute(_Q["lock_limits"])
             await _require_version(connection.fetchrow, write, "queue", name)

@@ -119,7 +119,7 @@ async def _apply_document(engine: Engine, row: asyncpg.Record, document: dict[st
             await delete_job(engine, old.job_id, as_seen)
         except PreconditionFailed:
             return
-    put = await put_seen_job(engine, name, document, write, seen)
+    put = await put_seen_job(engine.declaring(), name, document, write, seen)
     if put is None:
         return
     job = put.job

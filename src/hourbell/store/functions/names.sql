@@ -1,16 +1,17 @@
 -- Names that jobs use become numbers: queues and tasks. (Tenants and targets have no bound: queries/jobs.sql.)
 
--- The numbers of queues; a new name becomes a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null:
--- not created for a job, and not counted. check_violation, whose detail is a tenant: the tenant would have created more
--- than p_most. Concurrent calls do not see each other's names, so the bound is not exact: an exact one would need a
--- lock on the tenant, held while waiting for a name.
+-- The numbers of queues; a new name becomes a new queue (is_new). p_makers[k] is the tenant whose jobs name p_names[k];
+-- null: not created for a job, and not counted. check_violation, whose detail is a tenant: the tenant would have
+-- created more than p_most. Concurrent calls do not see each other's names, so the bound is not exact: an exact one
+-- would need a lock on the tenant, held while waiting for a name.
 create or replace function hourbell.ensure_queues(p_names text[], p_now timestamptz, p_makers text[], p_most int)
-returns table (id smallint, name text)
+returns table (id smallint, name text, is_new boolean)
 language plpgsql
 set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   excessive text;
+  made text[] = '{}';
 begin
   if exists (
     select from unnest(p_names) as n(name) where not exists (select from hourbell.queues as q
@@ -27,13 +28,16 @@ begin
     if excessive is not null then
       raise check_violation using message = 'the tenant would create too many queues', detail = excessive;
     end if;
-    insert into hourbell.queues (name, created_at, made_by)
-    select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
-    left join hourbell.tenants as t on t.name = a.maker
-    where not exists (select from hourbell.queues as q where q.name = a.name offset 0) order by a.name
-    on conflict (name) do nothing;
+    with inserted as (
+      insert into hourbell.queues (name, created_at, made_by)
+      select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
+      left join hourbell.tenants as t on t.name = a.maker
+      where not exists (select from hourbell.queues as q where q.name = a.name offset 0) order by a.name
+      on conflict (name) do nothing returning name)
+    select array_agg(name) into made from inserted;
   end if;
-  return query select q.id, q.name from hourbell.queues as q where q.name = any (p_names);
+  return query
+    select q.id, q.name, coalesce(q.name = any (made), false) from hourbell.queues as q where q.name = any (p_names);
 end $$;
 
 -- The numbers of tasks; a new name becomes a new task. See ensure_queues.

@@ -19,17 +19,35 @@ select *, hourbell.take_ended() as ended from hourbell.create_jobs(
 select hourbell.next_id(hourbell.id_base($1))
 
 -- name: ensure_tenants
--- The ids of tenants; an unknown name creates the tenant. One that another transaction is inserting
--- is left out.
+-- The ids of tenants; an unknown name creates the tenant (is_new). One that another transaction is
+-- inserting is left out.
 with made as (
   insert into hourbell.tenants (name, created_at) select name, $2 from unnest($1::text[]) as name
   where not exists (select from hourbell.tenants as t where t.name = name.name) order by name
   on conflict (name) do nothing returning id, name)
-select id, name from made union all select id, name from hourbell.tenants where name = any ($1)
+select id, name, true as is_new from made
+union all select id, name, false from hourbell.tenants where name = any ($1)
 
 -- name: ensure_queues
 -- The same for queues; $3 the tenants that name them, $4 how many a tenant may create.
 select * from hourbell.ensure_queues($1, $2, $3, $4)
+
+-- name: known_tenants
+select name from hourbell.tenants where name = any ($1)
+
+-- name: known_queues
+select name from hourbell.queues where name = any ($1)
+
+-- name: names_like_tenant
+-- Names of tenants that may be meant by the unknown name $1: those of a similar length, at most $2, first those that
+-- begin alike.
+select name from hourbell.tenants where length(name) between length($1::text) - 3 and length($1) + 3
+order by left(name, 1) <> left($1, 1), name limit $2
+
+-- name: names_like_queue
+-- The same for queues.
+select name from hourbell.queues where length(name) between length($1::text) - 3 and length($1) + 3
+order by left(name, 1) <> left($1, 1), name limit $2
 
 -- name: ensure_targets
 -- The same for hosts.

@@ -18,7 +18,7 @@ There are two variants, which differ in what fails together:
                    position, the others are created (`batch`)
 """
 
-from hourbell.engine.life.create.batch import MAX_BATCH_ITEMS, Refused, Result, create_batch
+from hourbell.engine.life.create.batch import MAX_BATCH_ITEMS, Made, Refused, Result, create_batch
 from hourbell.engine.life.create.insert import KeyTaken
 from hourbell.engine.life.create.request import (
     CreateRequest,
@@ -33,6 +33,7 @@ __all__ = [
     "CreateRequest",
     "Created",
     "KeyTaken",
+    "Made",
     "Refused",
     "Result",
     "create_batch",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -62,7 +62,15 @@ class Refused(msgspec.Struct, frozen=True):
     errors: tuple[FieldError, ...] = ()
 
 
-Result = int | Refused  # the id of the job, or why it was not created
+class Made(NamedTuple):
+    """A job whose creation also created its tenant or its queue."""
+
+    job_id: int
+    created_tenant: bool
+    created_queue: bool
+
+
+Result = int | Made | Refused  # the id of the job, or why it was not created
 
 
 async def create_batch(
@@ -208,7 +216,15 @@ class _Batch:
         return [row for row in self._rows if row.job_id not in self._problems]
 
     def results(self) -> list[Result]:
-        return [item if isinstance(item, Refused) else self._result(item) for item in self._items]
+        return [item if isinstance(item, Refused) else self._noted(item) for item in self._items]
+
+    def _noted(self, row: JobRow) -> Result:
+        """The result of an item, with the names that it has created."""
+        result, created = self._result(row), self.names.created
+        if result != row.job_id or not created:
+            return result
+        names = created.take(row.tenant, row.settings.queue)
+        return Made(row.job_id, *names) if any(names) else result
 
     def _result(self, row: JobRow) -> Result:
         first = row if row.unique is None else self._first[row.unique_key]

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from hourbell.documents.schedules import timetable_of
-from hourbell.engine.core import Engine
+from hourbell.engine.core import CreatedNames, Engine
 from hourbell.engine.life.create.rows import JobRow
 from hourbell.engine.operations.idempotency import is_lock_conflict
 from hourbell.model.errors import (
@@ -47,6 +47,7 @@ class ResolvedNames(msgspec.Struct, frozen=True):
     targets: dict[str, int]
     timetables: dict[Timetable, int]
     timetable_of: dict[int, Timetable]  # by the ids of recurring jobs
+    created: CreatedNames = msgspec.field(default_factory=CreatedNames)
 
 
 async def resolve_names(
@@ -88,9 +89,12 @@ async def resolve_available(
     `max_problems`: the number of problems reported individually; see `_unavailable`.
     """
     problems: dict[int, HourbellError | Blocked] = {}
+    created = CreatedNames()
+    engine = engine.noting(created)
     for _ in range(_MAX_TRIES):
         try:
-            return await resolve_names(engine, rows, now, key_owner), problems
+            names = await resolve_names(engine, rows, now, key_owner)
+            return msgspec.structs.replace(names, created=created), problems
         except (InvalidInput, StoreUnavailable) as error:
             if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise

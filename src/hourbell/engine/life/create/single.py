@@ -18,7 +18,7 @@ import asyncpg
 import msgspec
 
 from hourbell.documents.schedules import first_run
-from hourbell.engine.core import Engine
+from hourbell.engine.core import CreatedNames, Engine
 from hourbell.engine.groups import Submission
 from hourbell.engine.life.create.insert import (
     FAILPOINTS,
@@ -63,6 +63,8 @@ class Created(msgspec.Struct, frozen=True):
 
     job: Job
     existed: bool = False  # the job existed before and is returned as the answer
+    created_tenant: bool = False  # the request created the tenant of the job by naming it,
+    created_queue: bool = False  # or the queue
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -235,7 +237,10 @@ async def _store_group(
     names, unavailable = await resolve_available(brief, rows, context.now)
     _answer_problems(engine, timeouts, group.values(), unavailable)
     inserter = JobInserter(engine, context, names, timeouts)
-    available = [row for row in rows if row.job_id not in unavailable]
+    group = {job_id: each for job_id, each in group.items() if job_id not in unavailable}
+    if names.created:
+        group = {job_id: _noted(each, names.created) for job_id, each in group.items()}
+    available = [pending.row for pending in group.values()]
     async for inserted, problems in inserter.insert_each(available):
         part = [group[row.job_id] for row in inserted]
         _answer_problems(engine, timeouts, part, problems)
@@ -246,6 +251,20 @@ async def _store_group(
         await after_commit(engine, [pending.row for pending in stored], names, context.now)
         for pending in stored:
             pending.submission.answer(pending.created)
+
+
+def _noted(pending: _Pending, names: CreatedNames) -> _Pending:
+    """A request whose answer says which names it has created."""
+    row, request = pending.row, pending.row.request
+    made_tenant, made_queue = names.take(row.tenant, row.settings.queue)
+    created = msgspec.structs.replace(
+        pending.created, created_tenant=made_tenant, created_queue=made_queue
+    )
+    if request.answer is not None:
+        answer = msgspec.json.encode(created).decode()
+        request = msgspec.structs.replace(request, answer=answer)
+    row = msgspec.structs.replace(row, request=request)
+    return msgspec.structs.replace(pending, row=row, created=created)
 
 
 def _answer_problems(
