@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -22,8 +22,12 @@ import structlog
 from hourbell.documents.common_case import SimpleJob
 from hourbell.model.arguments import digest_of_payload, problems_of_payload
 from hourbell.model.errors import FieldError, InvalidInput
+from hourbell.model.jobs import Action, TaskAction
 from hourbell.store.database import Database
 from hourbell.store.queries import queries
+
+if TYPE_CHECKING:
+    from hourbell.engine.core import Engine
 
 _Q = queries("manifests")
 _SECONDS = 2.0  # for which it is not looked which workers are live
@@ -140,6 +144,18 @@ class Declarations:
                 self._tasks = _merged([row["tasks"] for row in rows])
             self._manifests, self._newest, self._read_at = live, newest, now
             return changed
+
+
+async def require_fitting_payload(engine: Engine, action: Action, path: str) -> None:
+    """Raise InvalidInput if the payload of a task does not fit what the task declares.
+
+    `path`: of the payload in the document of the caller.
+    """
+    if isinstance(action, TaskAction):
+        await engine.declarations.refresh(engine.database, 0, engine.clock.monotonic())
+        declared = engine.declarations.of_task(action.name)
+        if declared is not None:
+            declared.check(action.payload, path)
 
 
 def task_of(document: object) -> str | None:

@@ -15,9 +15,12 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.render import render_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import Made, Refused, create_batch, create_job
+from hourbell.engine.operations.change import update_job
 from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import run_now
 from hourbell.engine.operations.upsert import put_job
-from hourbell.engine.views.explain import explain_execution
+from hourbell.engine.views.explain import explain_execution, explain_job
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import DuplicateJob, InvalidInput
 from hourbell.model.jobs import Job, NewJob
 from hourbell.model.policies import Priority
@@ -240,3 +243,61 @@ async def test_a_second_apply_of_a_job_that_takes_options_of_its_task_changes_no
     )
     [drifted] = planned(other, [document])
     assert drifted.drifted
+
+
+async def test_a_patched_payload_is_checked(engine: Engine):
+    await declare(engine, app_of())
+    for timing in ({"delay_seconds": 60}, {"cron": "0 3 * * *"}):
+        kind = "ONE_TIME" if "delay_seconds" in timing else "RECURRING"
+        job = await created(engine, job_of("mail", {"cart_id": 1}, type=kind, schedule=timing))
+        with pytest.raises(InvalidInput) as caught:
+            await update_job(engine, job.job_id, with_payload("mail", {"cart_id": "x"}), Write())
+        (error,) = caught.value.errors
+        assert (error.path, error.code) == ("action.payload.cart_id", "wrong_type")
+        assert (await get_job(engine, job.job_id)).action == job.action
+        await update_job(engine, job.job_id, with_payload("mail", {"cart_id": 2}), Write())
+        with pytest.raises(InvalidInput):  # the arguments of another task
+            await update_job(engine, job.job_id, with_payload("once", {"cart_id": 2}), Write())
+        await update_job(engine, job.job_id, with_payload("unknown", {"cart": 2}), Write())
+
+
+async def test_a_change_of_other_fields_does_not_check_a_payload_that_is_stored(engine: Engine):
+    old = await created(engine, job_of("mail", {"cart": 1}))  # before the app declares its task
+    await declare(engine, app_of())
+    changed = await update_job(engine, old.job_id, {"priority": "HIGH"}, Write())
+    assert changed.priority is Priority.HIGH
+
+
+async def test_the_payload_of_a_run_on_request_is_checked(engine: Engine):
+    await declare(engine, app_of())
+    timing = {"type": "RECURRING", "schedule": {"cron": "0 3 * * *"}}
+    job = await created(engine, job_of("mail", {"cart_id": 1}, **timing))
+    with pytest.raises(InvalidInput) as caught:
+        await run_now(engine, job.job_id, Write(), {"payload": {"cart_id": 1, "lang": 5}})
+    assert [(each.path, each.code) for each in caught.value.errors] == [
+        ("payload.lang", "wrong_type")
+    ]
+    await run_now(engine, job.job_id, Write(), {"payload": {"cart_id": 1, "lang": "de"}})
+    await run_now(engine, job.job_id, Write())
+
+
+async def test_explain_says_that_no_worker_has_declared_the_task(engine: Engine):
+    await engine.database.fetch("delete from hourbell.sessions")
+    note = "No worker has declared its task shop.mial"
+    timing = {"type": "RECURRING", "schedule": {"cron": "0 3 * * *"}}
+    for document in (job_of("mial"), job_of("mial", **timing)):
+        wrong = await created(engine, document)
+        assert note in (await explain_job(engine, wrong.job_id)).message
+    await declare(engine, app_of())
+    right = await created(engine, job_of("mail", {"cart_id": 1}))
+    assert "declared" not in (await explain_job(engine, right.job_id)).message
+
+
+async def test_a_task_of_a_worker_without_an_app_is_not_called_undeclared(engine: Engine):
+    await PostgresDispatch(engine).open("w", None, 1, ["shop.mial"])
+    job = await created(engine, job_of("mial"))
+    assert "declared" not in (await explain_job(engine, job.job_id)).message
+
+
+def with_payload(task: str, payload: Any) -> dict[str, Any]:
+    return {"action": {"type": "TASK", "name": f"shop.{task}", "payload": payload}}

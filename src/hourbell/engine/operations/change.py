@@ -25,6 +25,7 @@ from hourbell.documents.changes import parse_changes
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import MISFIRES, OVERLAPS, job_status_code, notifies
 from hourbell.engine.core import Engine
+from hourbell.engine.declarations import require_fitting_payload
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
@@ -92,6 +93,7 @@ class DesiredJob(msgspec.Struct, frozen=True):
     pause: Pause | None = None  # why and until when it is paused; None: its owner does not say
     operation: int | None = None  # the bulk operation that pauses it
     redefines: bool = False  # `job` differs from the stored one; else that stays as it is stored
+    checks_payload: bool = False  # a new action is to be checked against what its task declares
 
 
 Decision = Callable[[Job, datetime], DesiredJob | None]  # None: nothing to change
@@ -118,7 +120,8 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
         changes = parse_changes(document, job, now)
         write.require_version(f"Job {job_text(job.job_id)}", job.version)
         require_active(job)
-        return desired_after(changes, job)
+        desired = desired_after(changes, job)
+        return desired and msgspec.structs.replace(desired, checks_payload=True)
 
     any_version = msgspec.structs.replace(write, if_versions=None)
     return await change_job(engine, job_id, any_version, UPDATE, decide)
@@ -254,6 +257,8 @@ async def decide_change(
     new = desired.job
     if new.action != seen.action or new.notifications != seen.notifications:
         await require_secrets_of(engine, new)
+    if desired.checks_payload and new.action != seen.action:
+        await require_fitting_payload(engine, new.action, "action.payload")
     if new.schedule != seen.schedule:
         await require_calendars(engine, new.tenant_id, new.schedule)
     definition: _OneTimeRow | _RecurringRow | _TimetableOnly | None = None

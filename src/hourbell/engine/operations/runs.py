@@ -16,6 +16,7 @@ from hourbell.engine.codes import (
     notifies,
 )
 from hourbell.engine.core import Engine
+from hourbell.engine.declarations import require_fitting_payload
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.references import require_secrets_of
 from hourbell.engine.operations.change import require_readable
@@ -75,6 +76,7 @@ async def run_now(
         override = parse_override(document, job)
         if override is not None:
             await require_secrets_of(engine, override)
+            await require_fitting_payload(engine, override.action, "payload")
         spec = None if override is None else encode_job(override).decode()
         if isinstance(job.schedule, Once):
             async with attempt.statement():

@@ -56,6 +56,7 @@ _D = queries("dead_letters")
 _P = queries("planning")
 _F = queries("fleet")
 
+_BEFORE_A_WORKER = frozenset({"not_due", "no_worker", "no_worker_for_task"})
 _RUNS_LOOKED_AT = 20  # of a job, for the usual time of a run
 _FEWEST_RUNS = 3  # that say something about it
 
@@ -157,6 +158,7 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
         explained = await _live(engine, row, now, attempt, max_attempts)
         if row["claimed_at"] is None:
             explained = _within_deadline(explained, row)
+    explained = await _with_unknown_task(engine, explained, execution_id, now)
     return msgspec.structs.replace(
         explained,
         execution_id=execution_text(execution_id),
@@ -507,6 +509,20 @@ async def explain_job(engine: Engine, job_id: int) -> Explanation:
     return msgspec.structs.replace(explained, last_due=await _last_due(engine, job_id))
 
 
+async def _with_unknown_task(
+    engine: Engine, explained: Explanation, of: int, now: datetime
+) -> Explanation:
+    """With a note about the task of an execution or a job, if it may be a typing mistake."""
+    if explained.code not in _BEFORE_A_WORKER:
+        return explained
+    task = await engine.database.value(_E["unserved_task"], of, now)
+    await engine.declarations.refresh(engine.database, 0, engine.clock.monotonic())
+    if task is None or engine.declarations.of_task(task) is not None:
+        return explained
+    note = f"No worker has declared its task {task}, so its payload was not checked."
+    return msgspec.structs.replace(explained, message=f"{explained.message} {note}")
+
+
 async def _last_due(engine: Engine, job_id: int) -> LastDue | None:
     newest = (await list_executions(engine, job_id, page_size=1 + _MAX_SUPERSEDED)).items
     # What a pause or another change has superseded says nothing about how the job runs.
@@ -535,9 +551,10 @@ async def _recurring(engine: Engine, job: Job) -> Explanation:
     broken = await engine.database.row_or_none(_P["broken"], job.job_id)
     if broken is not None:
         return _not_planned(broken)
-    return Explanation(
+    explained = Explanation(
         code="not_due", message="Its next run is not due yet.", until=job.next_run_at
     )
+    return await _with_unknown_task(engine, explained, job.job_id, await engine.clock.now())
 
 
 def _not_planned(row: asyncpg.Record) -> Explanation:

@@ -117,6 +117,14 @@ select host from hourbell.targets where id = $1
 select exists (
   select from hourbell.sessions where (all_queues or $1::smallint = any (queues)) and expires_at > $2) as served
 
+-- name: unserved_task
+-- The task of an execution or a job, if no live session takes it.
+select k.name from hourbell.tasks as k
+where k.id = -coalesce(
+    (select target from hourbell.executions where id = $1), (select target from hourbell.jobs where id = $1))
+  and not exists (
+    select from hourbell.sessions as s where s.expires_at > $2 and (s.tasks is null or k.id = any (s.tasks)))
+
 -- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 rows that are
 -- `wanted`, among the $3 newest, and the last of these if the walk ends there
 -- (engine/views/pages.py). $5 the tenant, $6 the statuses of those that have not ended, $7 the queue,
