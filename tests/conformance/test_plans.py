@@ -1154,7 +1154,7 @@ def _(s: Scene) -> Case:
 @case("numbers of tenants, known and new")
 def _(s: Scene) -> Case:
     names = ["tenant-7", "tenant-77", "tenant-777", "new"]
-    return Case(J["ensure_tenants"], [names, s.now], rows=20, buffers=100)
+    return Case(J["ensure_tenants"], [names, s.now, True], rows=20, buffers=100)
 
 
 @case("numbers of targets, known and new")

@@ -929,6 +929,24 @@ def test_an_old_event_of_the_stream_does_not_hide_what_was_read_since(watched: W
     assert watched.problems() == []
 
 
+def test_names_that_no_put_has_declared_are_noted_in_their_lists(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    for kind, field, name in (("tenants", "tenant_id", "acme"), ("queues", "queue", "mail")):
+        items = server.ask("GET", f"/api/v1/{kind}?page_size=100")["items"]
+        on_use = {each[field] for each in items if each["created_on_use"]}
+        assert on_use
+        assert name not in on_use
+        watched.open(f"/{kind}")
+        expect(page.locator("tbody tr").filter(has_text="created on use")).to_have_count(
+            len(on_use)
+        )
+        declared = page.locator("tbody tr").filter(
+            has=page.get_by_role("link", name=name, exact=True)
+        )
+        expect(declared).not_to_contain_text("created on use")
+    assert watched.problems() == []
+
+
 def test_what_waits_of_a_tenant_is_one_click_from_the_tenants(watched: Watched) -> None:
     page, server = watched.page, watched.server
     counts = server.ask("GET", "/api/v1/tenants/default")["counts"]

@@ -45,7 +45,8 @@ from hourbell.security.access import ADMINISTER, OPERATE, READ
 
 Renderer = Callable[[NamedResource], dict[str, Any]]
 
-_queue, _target = (render_resource(field) for field in ("queue", "host"))
+_target = render_resource("host")
+_resource_of_queue = render_resource("queue")
 _resource_of_tenant = render_resource("tenant_id")
 
 
@@ -58,10 +59,15 @@ def _tenant(named: NamedResource) -> dict[str, Any]:
     share = named.share
     return {
         **_resource_of_tenant(named),
+        "created_on_use": named.created_on_use,
         "starts": None if share is None else share.starts,
         "share": None if share is None else share.share,
         "fair_share": None if share is None else share.fair_share,
     }
+
+
+def _queue(named: NamedResource) -> dict[str, Any]:
+    return {**_resource_of_queue(named), "created_on_use": named.created_on_use}
 
 
 async def list_tenants(engine: EngineDep, request: AnyRequest) -> Response[bytes]:

@@ -784,15 +784,22 @@ def _tenant() -> Schema:
             _number("Its weight divided by the weights of all tenants that started something.")
         ),
     }
-    backlog = {"waiting_for": _backlog()}
-    return response_object_of(named["properties"] | shares | backlog, optional=("waiting_for",))
+    more = {"waiting_for": _backlog(), "created_on_use": _created_on_use()}
+    return response_object_of(named["properties"] | shares | more, optional=("waiting_for",))
 
 
 def _queue() -> Schema:
     counts = ("ready", "running", "parked", "workers")
     named = _named("queue", QueueSettingsDocument, *counts)
-    backlog = {"waiting_for": _backlog()}
-    return response_object_of(named["properties"] | backlog, optional=("waiting_for",))
+    more = {"waiting_for": _backlog(), "created_on_use": _created_on_use()}
+    return response_object_of(named["properties"] | more, optional=("waiting_for",))
+
+
+def _created_on_use() -> Schema:
+    return {
+        "type": "boolean",
+        "description": "It was created because a job named it, and no PUT has declared it since.",
+    }
 
 
 def _forecast_minute() -> Schema:

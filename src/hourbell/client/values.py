@@ -543,6 +543,7 @@ class Tenant(TenantSettings, frozen=True, kw_only=True):
     share: float | None = None  # share of all starts,
     fair_share: float | None = None  # and the share that its weight entitles it to
     waiting_for: Sequence[WaitingFor] | None = None  # None in lists
+    created_on_use: bool = False  # because a job named it, and not declared since
 
 
 class Queue(QueueSettings, frozen=True, kw_only=True):
@@ -552,6 +553,7 @@ class Queue(QueueSettings, frozen=True, kw_only=True):
     version: int  # of its settings
     counts: Counts | None = None  # None in lists
     waiting_for: Sequence[WaitingFor] | None = None  # None in lists
+    created_on_use: bool = False  # because a job named it, and not declared since
 
 
 class Target(TargetSettings, frozen=True, kw_only=True):

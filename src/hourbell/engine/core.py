@@ -108,6 +108,7 @@ class Engine:
         self.traces: Traces | None = None  # of this process; None: it has none
         # Whether a request creates a tenant or a queue by naming it; the default ones always exist.
         self.create_on_use = True
+        self._declares = False  # whether the names that it creates are declared
         self._created: CreatedNames | None = None  # where names are noted that are created
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
@@ -149,10 +150,8 @@ class Engine:
 
     def declaring(self) -> Self:
         """A copy of this engine for callers that declare tenants and queues: all are created."""
-        if self.create_on_use:
-            return self
         engine = self._copy()
-        engine.create_on_use = True
+        engine.create_on_use = engine._declares = True
         return engine
 
     def noting(self, created: CreatedNames) -> Self:
@@ -188,7 +187,7 @@ class Engine:
 
         async def insert(missing: list[str]) -> Sequence[_NameAndId]:
             await require_known(self, "tenant", missing, now)
-            rows = await self.insert_missing(_Q["ensure_tenants"], missing, now)
+            rows = await self.insert_missing(_Q["ensure_tenants"], missing, now, not self._declares)
             return self._noted(rows, None if self._created is None else self._created.tenants)
 
         return await self._ids(self._tenants, names, insert)

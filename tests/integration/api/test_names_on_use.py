@@ -82,6 +82,27 @@ async def test_of_concurrent_requests_one_created_the_name(api: Client):
     assert sum("created_tenant" in answer.body for answer in answers) == 1
 
 
+@pytest.mark.parametrize("kind", ["tenant", "queue"])
+async def test_lists_say_which_names_were_created_on_use_until_a_put_declares_them(
+    api: Client, kind: str
+):
+    async def noted() -> set[str]:
+        listed = await api.pages(f"/api/v1/{kind}s")
+        field = "tenant_id" if kind == "tenant" else "queue"
+        found = {each[field] for each in listed if each["created_on_use"]}
+        for each in listed:
+            one = (await api.get(f"/api/v1/{kind}s/{each[field]}")).body
+            assert one["created_on_use"] is each["created_on_use"]
+        return found
+
+    await api.put(f"/api/v1/{kind}s/declared", {})
+    for name in ("typo", "declared", "default"):
+        await api.created(one_time(**{"tenant_id" if kind == "tenant" else "queue": name}))
+    assert await noted() == {"typo"}
+    await api.put(f"/api/v1/{kind}s/typo", {})
+    assert await noted() == set()
+
+
 class TestRefused:
     """HOURBELL_CREATE_ON_USE=false"""
 

@@ -37,6 +37,7 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     assert answer.status == 200
     counts = {each: 0 for each in resources.TENANT_COUNTS} | {"at_least": []}
     shares = dict.fromkeys(("starts", "share", "fair_share"))  # of lists only
+    shares |= {"created_on_use": False}
     version = answer.body["version"]
     expected = {"tenant_id": "acme", "version": version, **settings, "counts": counts, **shares}
     assert answer.body == expected | {"waiting_for": []}

@@ -1229,6 +1229,8 @@ export interface components {
                 /** @description The count is a lower bound. */
                 at_least: boolean;
             }[];
+            /** @description It was created because a job named it, and no PUT has declared it since. */
+            created_on_use: boolean;
         };
         TenantPage: {
             items: components["schemas"]["Tenant"][];
@@ -1280,6 +1282,8 @@ export interface components {
                 /** @description The count is a lower bound. */
                 at_least: boolean;
             }[];
+            /** @description It was created because a job named it, and no PUT has declared it since. */
+            created_on_use: boolean;
         };
         QueuePage: {
             items: components["schemas"]["Queue"][];

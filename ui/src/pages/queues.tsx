@@ -14,7 +14,7 @@ import { Table, type Column } from "../parts/table";
 import { workerColumns } from "./fleet";
 import { EditLimits, limitWords, QUEUE_SETTINGS, TARGET_SETTINGS, type LimitsLike } from "./limits";
 import s from "./pages.module.css";
-import { Counts } from "./tenants";
+import { Counts, OnUse } from "./tenants";
 
 export function Queues() {
   const [params] = useParams();
@@ -27,9 +27,12 @@ export function Queues() {
       title: "Queue",
       first: true,
       cell: (queue) => (
-        <Link className={parts.name} href={`/queues/${encodeURIComponent(queue.queue)}`}>
-          {queue.queue}
-        </Link>
+        <>
+          <Link className={parts.name} href={`/queues/${encodeURIComponent(queue.queue)}`}>
+            {queue.queue}
+          </Link>
+          {queue.created_on_use && <OnUse />}
+        </>
       ),
     },
     { id: "counts", title: "Ready", kind: "number", cell: (queue) => <QueueCount name={queue.queue} count="ready" /> },

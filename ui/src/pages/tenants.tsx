@@ -49,6 +49,16 @@ function Count({ of: tenant, name }: { of: Tenant; name: Exclude<keyof NonNullab
   );
 }
 
+/** A note beside a name that may be a typing mistake. */
+export function OnUse() {
+  return (
+    <Muted>
+      {" "}
+      created on use
+    </Muted>
+  );
+}
+
 /** A count that leads to what it counts. */
 function CountLink({ of: tenant, name, href }: { of: Tenant; name: "jobs" | "waiting" | "running"; href: string }) {
   const count = <Count of={tenant} name={name} />;
@@ -71,9 +81,12 @@ export function Tenants() {
       title: "Tenant",
       first: true,
       cell: (tenant) => (
-        <Link className={parts.name} href={`/tenants/${encodeURIComponent(tenant.tenant_id)}`}>
-          {tenant.tenant_id}
-        </Link>
+        <>
+          <Link className={parts.name} href={`/tenants/${encodeURIComponent(tenant.tenant_id)}`}>
+            {tenant.tenant_id}
+          </Link>
+          {tenant.created_on_use && <OnUse />}
+        </>
       ),
     },
     { id: "weight", title: "Weight", kind: "number", cell: (tenant) => tenant.weight },

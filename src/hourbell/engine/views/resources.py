@@ -56,6 +56,7 @@ class NamedResource(msgspec.Struct, frozen=True):
     at_least: tuple[str, ...] = ()  # counts that are lower bounds, because counting stopped
     share: Share | None = None  # of a tenant in all starts; None: not asked for
     backlog: Sequence[Backlog] | None = None  # of one tenant or queue; None in lists
+    created_on_use: bool = False  # by a job that named it, and not declared since
 
 
 async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
@@ -65,7 +66,7 @@ async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = 
             read_token(token, str)
             return Page([], None)
         row = await _row_or_none(engine, "tenant", engine.scope)
-        return Page([] if row is None else [NamedResource(row["name"], tenant_of(row))], None)
+        return Page([] if row is None else [_listed(row, tenant_of(row))], None)
     return await _list(engine, "list_tenants", page_size, token, tenant_of)
 
 
@@ -73,10 +74,8 @@ async def list_tenants_by_share(engine: Engine) -> Page:
     """The tenants with the most starts in the last hour, most first."""
     found = await shares(engine, await engine.clock.now())
     rows = await engine.database.fetch(_Q["tenants"], [share.tenant_id for share in found])
-    settings = {row["name"]: tenant_of(row) for row in rows}
-    listed = [
-        NamedResource(share.tenant_id, settings[share.tenant_id], share=share) for share in found
-    ]
+    tenants = {row["name"]: _listed(row, tenant_of(row)) for row in rows}
+    listed = [msgspec.structs.replace(tenants[share.tenant_id], share=share) for share in found]
     return Page(listed, None)
 
 
@@ -155,7 +154,11 @@ async def get_tenant(engine: Engine, name: str) -> NamedResource:
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
     waiting = await _waiting(engine, [row["id"]], MAX_COUNTED)
     found = _counted(name, tenant_of(row), counts, waiting[row["id"]])
-    return msgspec.structs.replace(found, backlog=await backlog(engine, tenant=row["id"]))
+    return msgspec.structs.replace(
+        found,
+        backlog=await backlog(engine, tenant=row["id"]),
+        created_on_use=bool(row["created_on_use"]),
+    )
 
 
 async def get_queue(engine: Engine, name: str) -> NamedResource:
@@ -179,6 +182,7 @@ async def get_queue(engine: Engine, name: str) -> NamedResource:
     return msgspec.structs.replace(
         _counted(name, queue_of(row), counts),
         backlog=await backlog(engine, tenant, row["id"]),
+        created_on_use=bool(row["created_on_use"]),
     )
 
 
@@ -205,7 +209,15 @@ async def _list(
 ) -> Page:
     size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], read_name(token), size + 1, *arguments)
-    return first_rows(rows, size, lambda row: NamedResource(row["name"], settings(row)), by_name)
+    return first_rows(rows, size, lambda row: _listed(row, settings(row)), by_name)
+
+
+def _listed(row: asyncpg.Record, settings: Limits) -> NamedResource:
+    return NamedResource(
+        row["name"],
+        settings,
+        created_on_use=bool(row.get("created_on_use")),  # targets have none
+    )
 
 
 async def _row(engine: Engine, kind: str, name: str) -> asyncpg.Record:

@@ -29,8 +29,9 @@ begin
       raise check_violation using message = 'the tenant would create too many queues', detail = excessive;
     end if;
     with inserted as (
-      insert into hourbell.queues (name, created_at, made_by)
-      select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
+      insert into hourbell.queues (name, created_at, made_by, created_on_use)
+      select a.name, p_now, t.id, case when a.maker is not null and a.name <> 'default' then true end
+      from unnest(p_names, p_makers) as a(name, maker)
       left join hourbell.tenants as t on t.name = a.maker
       where not exists (select from hourbell.queues as q where q.name = a.name offset 0) order by a.name
       on conflict (name) do nothing returning name)

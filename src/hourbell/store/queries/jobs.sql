@@ -20,9 +20,10 @@ select hourbell.next_id(hourbell.id_base($1))
 
 -- name: ensure_tenants
 -- The ids of tenants; an unknown name creates the tenant (is_new). One that another transaction is
--- inserting is left out.
+-- inserting is left out. $3 whether a job, a secret or the like names them; else they are declared.
 with made as (
-  insert into hourbell.tenants (name, created_at) select name, $2 from unnest($1::text[]) as name
+  insert into hourbell.tenants (name, created_at, created_on_use)
+  select name, $2, case when $3::boolean and name <> 'default' then true end from unnest($1::text[]) as name
   where not exists (select from hourbell.tenants as t where t.name = name.name) order by name
   on conflict (name) do nothing returning id, name)
 select id, name, true as is_new from made

@@ -8,7 +8,8 @@ with settings as (
   set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6,
     quota_listed_to = case when $3::int is not null then
       case when max_jobs is null then 9223372036854775807 else quota_listed_to end end,
-    quota_ahead = case when max_jobs is not null then quota_ahead end
+    quota_ahead = case when max_jobs is not null then quota_ahead end,
+    created_on_use = null
   where id = $1)
 insert into hourbell.weight_changes (tenant, weight) values ($1, $2)
 
@@ -38,7 +39,7 @@ insert into hourbell.limit_recounts (kind, key) values ($1, $2)
 insert into hourbell.gate_wakeups (at, kind, key) values ($1, $2, $3)
 
 -- name: set_defaults
-update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
+update hourbell.queues set timeout_seconds = $2, retry_policy = $3, created_on_use = null where id = $1
 
 -- name: blocker_of
 -- The blocker under which an execution is parked, one execution that holds what it waits for, the limit and how much

@@ -6,16 +6,16 @@
 
 -- name: list_tenants
 -- By name, after $1, at most $2.
-select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate,
-  l.burst, coalesce(
+select t.id, t.name, t.created_on_use, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days,
+  l.max_concurrency, l.rate, l.burst, coalesce(
     (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1),
     t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name > $1 order by t.name limit $2
 
 -- name: tenant
-select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate,
-  l.burst, coalesce(
+select t.id, t.name, t.created_on_use, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days,
+  l.max_concurrency, l.rate, l.burst, coalesce(
     (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1),
     t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
@@ -23,15 +23,15 @@ where t.name = $1
 
 -- name: tenants
 -- Those of the names $1.
-select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate,
-  l.burst, coalesce(
+select t.id, t.name, t.created_on_use, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days,
+  l.max_concurrency, l.rate, l.burst, coalesce(
     (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1),
     t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name = any ($1)
 
 -- name: list_queues
-select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
+select q.id, q.name, q.created_on_use, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
 from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
 where q.name > $1 order by q.name limit $2
 
@@ -49,12 +49,12 @@ with used as materialized (
   union
   select e.queue from (
     select queue from hourbell.executions where job is not null and tenant = $3 order by id desc limit $4) as e)
-select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
+select q.id, q.name, q.created_on_use, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
 from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
 where q.id in (select queue from used) and q.name > $1 order by q.name limit $2
 
 -- name: queue
-select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
+select q.id, q.name, q.created_on_use, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
 from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
 where q.name = $1
 
