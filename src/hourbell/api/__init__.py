@@ -17,6 +17,7 @@ statuses; `errors` defines those that exist only over HTTP.
     app.py        the application: routes, dependencies, error handlers; no globals
     server.py     serves the application on a port, in the event loop of the process
     compression.py    compresses large answers
+    page_tokens.py    a position in a list, with the operation that returned it
 
 The framework does not bind bodies to types, because it would stop at the first invalid field.
 Bodies are decoded to plain JSON values and passed to the operation, whose reader

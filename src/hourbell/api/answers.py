@@ -7,8 +7,9 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import msgspec
-from litestar import Response
+from litestar import Request, Response
 
+from hourbell.api.page_tokens import page_token_of
 from hourbell.documents.render import (
     render_attempt,
     render_job,
@@ -54,9 +55,12 @@ def answer(
     )
 
 
-def render_page(page: Page, render: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def render_page(
+    request: Request[Any, Any, Any], page: Page, render: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
     """One page of a list, with the token of the next page."""
-    return {"items": [render(item) for item in page.items], "next_page_token": page.next_token}
+    next_token = page_token_of(request, page.next_token)
+    return {"items": [render(item) for item in page.items], "next_page_token": next_token}
 
 
 def render_requested(requested: Requested) -> dict[str, Any]:
@@ -184,7 +188,7 @@ def _left_reasons(left_over: Mapping[str, int]) -> list[dict[str, Any]]:
     return [{"code": code, "count": count} for code, count in left_over.items()]
 
 
-def render_replayed(replayed: Replayed) -> dict[str, Any]:
+def render_replayed(request: Request[Any, Any, Any], replayed: Replayed) -> dict[str, Any]:
     """The result of a bulk replay."""
     last = replayed.last_run_at
     return {
@@ -192,18 +196,22 @@ def render_replayed(replayed: Replayed) -> dict[str, Any]:
         "left": replayed.left,
         "left_reasons": _left_reasons(replayed.left_over),
         "last_run_at": None if last is None else format_instant(last),
-        "next_page_token": replayed.next_token,
+        "next_page_token": page_token_of(request, replayed.next_token),
     }
 
 
-def render_purged(purged: Purged) -> dict[str, Any]:
+def render_purged(request: Request[Any, Any, Any], purged: Purged) -> dict[str, Any]:
     """The result of a purge."""
-    return {"purged": purged.purged, "next_page_token": purged.next_token}
+    return {"purged": purged.purged, "next_page_token": page_token_of(request, purged.next_token)}
 
 
-def render_bulk(done: str, bulk: BulkChanged) -> dict[str, Any]:
+def render_bulk(request: Request[Any, Any, Any], done: str, bulk: BulkChanged) -> dict[str, Any]:
     """The result of a bulk change; `done` names the action."""
-    return {done: bulk.changed, "left": bulk.left, "next_page_token": bulk.next_token}
+    return {
+        done: bulk.changed,
+        "left": bulk.left,
+        "next_page_token": page_token_of(request, bulk.next_token),
+    }
 
 
 def render_operation_preview(preview: OperationPreview) -> dict[str, Any]:

@@ -39,7 +39,7 @@ async def get_calendar(engine: EngineDep, request: AnyRequest, name: PathParam) 
 async def list_calendars(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     tenant, part = read_tenant_page_request(request)
     page = await calendars.list_calendars(engine, tenant, part.page_size, part.page_token)
-    return answer(render_page(page, _render))
+    return answer(render_page(request, page, _render))
 
 
 async def delete_calendar(

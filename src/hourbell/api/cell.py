@@ -79,7 +79,7 @@ async def list_tenants(engine: EngineDep, request: AnyRequest) -> Response[bytes
         page = await resources.list_tenants(engine, size, part.page_token)
     if counts:
         page = Page(await resources.count_tenants(engine, page.items), page.next_token)
-    return answer(render_page(page, _tenant))
+    return answer(render_page(request, page, _tenant))
 
 
 async def get_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
@@ -97,7 +97,7 @@ async def set_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) ->
 async def list_queues(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     part = read_page_request(request)
     page = await resources.list_queues(engine, part.page_size, part.page_token)
-    return answer(render_page(page, _queue))
+    return answer(render_page(request, page, _queue))
 
 
 async def get_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
@@ -115,7 +115,7 @@ async def set_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> 
 async def list_targets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     part = read_page_request(request)
     page = await resources.list_targets(engine, part.page_size, part.page_token)
-    return answer(render_page(page, _target))
+    return answer(render_page(request, page, _target))
 
 
 async def get_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
@@ -133,7 +133,7 @@ async def set_target(engine: EngineDep, request: AnyRequest, host: PathParam) ->
 async def list_audit(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_audit_filter(request)
     page = await audit.list_audit(engine, wanted, part.page_size, part.page_token)
-    return answer(render_page(page, render_audit))
+    return answer(render_page(request, page, render_audit))
 
 
 async def get_forecast(engine: EngineDep, request: AnyRequest) -> Response[bytes]:

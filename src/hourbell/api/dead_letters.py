@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from litestar import Response
 
 from hourbell.api.answers import (
@@ -13,6 +14,7 @@ from hourbell.api.answers import (
     render_purged,
     render_replayed,
 )
+from hourbell.api.page_tokens import position_in
 from hourbell.api.queries import DeadLetterGroupsQuery, DeadLettersQuery
 from hourbell.api.requests import (
     AnyRequest,
@@ -37,7 +39,7 @@ LETTER = "/api/v1/dead-letters/{execution_id}"
 async def list_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_dead_letter_query(request)
     page = await dead_letters.list_dead_letters(engine, wanted, part.page_size, part.page_token)
-    return answer(render_page(page, render_dead_letter))
+    return answer(render_page(request, page, render_dead_letter))
 
 
 async def list_dead_letter_groups(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -66,7 +68,9 @@ async def replay_dead_letter(
 async def replay_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     bulk = parse_replay(document)
-    return answer(render_replayed(await dead_letters.replay_dead_letters(engine, bulk, write)), 202)
+    bulk = msgspec.structs.replace(bulk, token=position_in(request, bulk.token))
+    replayed = await dead_letters.replay_dead_letters(engine, bulk, write)
+    return answer(render_replayed(request, replayed), 202)
 
 
 async def purge_dead_letter(
@@ -74,13 +78,15 @@ async def purge_dead_letter(
 ) -> Response[bytes]:
     write = await read_bare_write(request)
     purged = await dead_letters.purge_dead_letter(engine, parse_execution_id(execution_id), write)
-    return answer(render_purged(purged))
+    return answer(render_purged(request, purged))
 
 
 async def purge_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     bulk = parse_purge(document)
-    return answer(render_purged(await dead_letters.purge_dead_letters(engine, bulk, write)))
+    bulk = msgspec.structs.replace(bulk, token=position_in(request, bulk.token))
+    purged = await dead_letters.purge_dead_letters(engine, bulk, write)
+    return answer(render_purged(request, purged))
 
 
 ROUTES = (

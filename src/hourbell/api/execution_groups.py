@@ -35,7 +35,7 @@ async def list_groups(engine: EngineDep, request: AnyRequest) -> Response[bytes]
     page = await execution_groups.list_groups(
         engine, tenant, state, part.page_size, part.page_token
     )
-    return answer(render_page(page, render_group))
+    return answer(render_page(request, page, render_group))
 
 
 async def get_group(engine: EngineDep, request: AnyRequest, group_id: PathParam) -> Response[bytes]:

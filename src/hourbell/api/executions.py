@@ -30,7 +30,7 @@ EXECUTION = "/api/v1/executions/{execution_id}"
 async def search_executions(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_execution_filter(request)
     page = await executions.search_executions(engine, wanted, part.page_size, part.page_token)
-    return answer(render_page(page, render_execution))
+    return answer(render_page(request, page, render_execution))
 
 
 async def get_execution(

@@ -21,6 +21,7 @@ from hourbell.api.answers import (
     render_requested,
     render_result,
 )
+from hourbell.api.page_tokens import position_in
 from hourbell.api.queries import (
     DeletionQuery,
     JobExecutionsQuery,
@@ -167,7 +168,7 @@ async def list_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, outcomes, is_counted, part = read_job_filter(request)
     page = await jobs.search_jobs(engine, wanted, part.page_size, part.page_token)
     details = await job_details.details_of(engine, page.items, outcomes)
-    body = render_page(page, render_job_with(details))
+    body = render_page(request, page, render_job_with(details))
     if is_counted:
         ids, more = await jobs.selected_ids(engine, wanted, MAX_COUNTED)
         body["total"] = {"count": len(ids), "at_least": more}
@@ -202,15 +203,17 @@ async def pause_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -
 async def pause_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     selection, pause = parse_bulk_pause(document)
+    selection = msgspec.structs.replace(selection, token=position_in(request, selection.token))
     paused = await bulk_changes.pause_jobs(engine, selection, pause, write)
-    return answer(render_bulk("paused", paused))
+    return answer(render_bulk(request, "paused", paused))
 
 
 async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     selection, reason = parse_bulk_resume(document)
+    selection = msgspec.structs.replace(selection, token=position_in(request, selection.token))
     resumed = await bulk_changes.resume_jobs(engine, selection, reason, write)
-    return answer(render_bulk("resumed", resumed))
+    return answer(render_bulk(request, "resumed", resumed))
 
 
 async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -250,7 +253,7 @@ async def list_job_audit(
     part = read_page_request(request)
     number = parse_job_id(job_id)
     page = await audit.list_job_audit(engine, number, part.page_size, part.page_token)
-    return answer(render_page(page, render_audit))
+    return answer(render_page(request, page, render_audit))
 
 
 async def list_executions(
@@ -261,7 +264,7 @@ async def list_executions(
     page = await executions.list_executions(
         engine, number, part.page_size, part.page_token, wanted, expand_missed
     )
-    return answer(render_page(page, render_execution))
+    return answer(render_page(request, page, render_execution))
 
 
 async def _without_excluded(engine: Engine, job: Job) -> Job:

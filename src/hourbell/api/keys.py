@@ -35,7 +35,7 @@ async def create_key(
 async def list_keys(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     part = read_page_request(request)
     page = await api_keys.list_keys(engine, part.page_size, part.page_token)
-    return answer(render_page(page, api_keys.render_key))
+    return answer(render_page(request, page, api_keys.render_key))
 
 
 async def get_key(engine: EngineDep, key_id: PathParam) -> Response[bytes]:

@@ -33,7 +33,7 @@ async def create_monitor(engine: EngineDep, request: AnyRequest) -> Response[byt
 async def list_monitors(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     part = read_page_request(request)
     page = await monitors.list_monitors(engine, part.page_size, part.page_token)
-    return answer(render_page(page, render_monitor))
+    return answer(render_page(request, page, render_monitor))
 
 
 async def get_monitor(

@@ -45,7 +45,7 @@ async def create_operation(engine: EngineDep, request: AnyRequest) -> Response[b
 async def list_operations(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     tenant_id, part = read_tenant_page_request(request)
     page = await bulk_operations.list_operations(engine, tenant_id, part.page_size, part.page_token)
-    return answer(render_page(page, render_operation))
+    return answer(render_page(request, page, render_operation))
 
 
 async def get_operation(

@@ -39,7 +39,7 @@ async def get_overview(engine: EngineDep, peaks: PeaksDep, request: AnyRequest) 
 async def list_workers(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     state, part = read_workers_query(request)
     page = await fleets.list_workers(engine, state, part.page_size, part.page_token)
-    return answer(render_page(page, _render_worker))
+    return answer(render_page(request, page, _render_worker))
 
 
 async def get_worker(

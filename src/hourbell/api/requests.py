@@ -25,6 +25,7 @@ from hourbell.api.errors import (
     MalformedRequest,
     UnsupportedMediaType,
 )
+from hourbell.api.page_tokens import position_in
 from hourbell.api.queries import (
     AuditQuery,
     DeadLetterGroupsQuery,
@@ -312,7 +313,7 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, bool, PageRequ
         label=query.label,
         text=query.q,
     )
-    return wanted, query.last_outcomes, query.total, _page_request(query)
+    return wanted, query.last_outcomes, query.total, _page_request(request, query)
 
 
 def read_audit_filter(request: AnyRequest) -> tuple[AuditFilter, PageRequest]:
@@ -325,13 +326,13 @@ def read_audit_filter(request: AnyRequest) -> tuple[AuditFilter, PageRequest]:
         since=query.at_from,
         until=query.at_to,
     )
-    return wanted, _page_request(query)
+    return wanted, _page_request(request, query)
 
 
 def read_groups_query(request: AnyRequest) -> tuple[str | None, GroupState | None, PageRequest]:
     """The query parameters of the list of groups: the tenant, and the state."""
     query = _query(request, GroupsQuery)
-    return query.tenant_id, query.state, _page_request(query)
+    return query.tenant_id, query.state, _page_request(request, query)
 
 
 def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:
@@ -347,7 +348,7 @@ def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageReq
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, _page_request(query)
+    return wanted, _page_request(request, query)
 
 
 def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, PageRequest]:
@@ -361,13 +362,13 @@ def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, boo
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, expand_missed, _page_request(query)
+    return wanted, expand_missed, _page_request(request, query)
 
 
 def read_dead_letter_query(request: AnyRequest) -> tuple[DeadLetterFilter, PageRequest]:
     """The query parameters of the list of dead letters."""
     query = _query(request, DeadLettersQuery)
-    return read_dead_letter_filter(query), _page_request(query)
+    return read_dead_letter_filter(query), _page_request(request, query)
 
 
 def read_dead_letter_group_query(request: AnyRequest) -> DeadLetterFilter:
@@ -432,25 +433,25 @@ def read_workers_query(request: AnyRequest) -> tuple[str, PageRequest]:
     """Which workers to list."""
     query = _query(request, WorkersQuery)
     state = query.state
-    return state, _page_request(query)
+    return state, _page_request(request, query)
 
 
 def read_tenants_query(request: AnyRequest) -> tuple[bool, bool, PageRequest]:
     """Whether to list tenants by share, and whether to include counts."""
     query = _query(request, TenantsQuery)
     by_share, counts = query.order, query.counts
-    return by_share, counts, _page_request(query)
+    return by_share, counts, _page_request(request, query)
 
 
 def read_page_request(request: AnyRequest) -> PageRequest:
     """The query parameters of any other list."""
-    return _page_request(_query(request, PageQuery))
+    return _page_request(request, _query(request, PageQuery))
 
 
 def read_tenant_page_request(request: AnyRequest) -> tuple[str | None, PageRequest]:
     """The query parameters of a list that can be filtered by tenant."""
     query = _query(request, TenantPageQuery)
-    return query.tenant_id, _page_request(query)
+    return query.tenant_id, _page_request(request, query)
 
 
 def refuse_query(request: AnyRequest) -> None:
@@ -592,10 +593,10 @@ def _query(request: AnyRequest, kind: type[Q]) -> Q:
     return kind(values, "", problems)
 
 
-def _page_request(query: PageQuery) -> PageRequest:
-    part = PageRequest(query.page_size, query.page_token)
+def _page_request(request: AnyRequest, query: PageQuery) -> PageRequest:
+    size, token = query.page_size, query.page_token
     _finish(query)
-    return part
+    return PageRequest(size, position_in(request, token))
 
 
 def _finish(query: Document) -> None:

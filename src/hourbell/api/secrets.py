@@ -38,7 +38,7 @@ async def set_secret(
 async def list_secrets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     tenant, part = read_tenant_page_request(request)
     page = await secrets.list_secrets(engine, tenant, part.page_size, part.page_token)
-    return answer(render_page(page, _render))
+    return answer(render_page(request, page, _render))
 
 
 async def delete_secret(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:

@@ -13,7 +13,7 @@ from hourbell.engine.operations.audit import AuditFilter, list_audit, list_job_a
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.ids import parse_job_id
 from integration.api.client import Client, one_time, recurring
-from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.test_list_jobs import strange_tokens
 from integration.api.working import Hand
 
 AUDIT = "/api/v1/audit"
@@ -142,7 +142,7 @@ async def test_what_is_not_about_a_job_is_in_it_too(api: Client):
 
 
 async def test_a_page_token_that_no_list_gave_is_refused(api: Client):
-    for text in STRANGE_TOKENS:
+    for text in strange_tokens("list_audit"):
         answer = await api.get(f"{AUDIT}?page_token={text}")
         assert answer.is_problem(422, "invalid_input"), text
         assert answer.paths == {"page_token"}

@@ -22,7 +22,7 @@ from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.ids import execution_text, job_text, parse_execution_id
 from hourbell.model.jobs import decode_spec
 from integration.api.client import Client, one_time, recurring
-from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.test_list_jobs import strange_tokens
 from integration.api.working import Hand, dead
 
 LETTERS = "/api/v1/dead-letters"
@@ -95,7 +95,7 @@ async def test_strange_queries_are_refused(api: Client):
     )
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == {"tenant_id", "job_id", "reason", "from", "to", "page_size"}
-    for text in STRANGE_TOKENS:
+    for text in strange_tokens("list_dead_letters"):
         answer = await api.get(f"{LETTERS}?page_token={text}")
         assert answer.is_problem(422, "invalid_input"), text
 

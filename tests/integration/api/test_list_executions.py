@@ -7,7 +7,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.plan import plan
 from integration.api.client import Client, one_time, recurring
-from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.test_list_jobs import strange_tokens
 
 STRETCH = {"after": "2016-06-01T00:00:00Z", "through": "2023-06-01T00:00:00Z"}
 
@@ -86,7 +86,7 @@ async def test_pages_give_live_and_recorded_executions_once_latest_first(api: Cl
 async def test_a_page_token_that_no_list_gave_is_refused(api: Client):
     for document in (recurring(), one_time()):
         job = await api.created(document)
-        for text in STRANGE_TOKENS:
+        for text in strange_tokens("list_executions"):
             answer = await api.get(f"{job['path']}/executions?page_token={text}")
             assert answer.is_problem(422, "invalid_input"), text
             assert answer.paths == {"page_token"}

@@ -78,7 +78,7 @@ def token(text: bytes) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-STRANGE_TOKENS = [
+STRANGE_POSITIONS = [
     "",
     "x",
     "%00",
@@ -95,8 +95,13 @@ STRANGE_TOKENS = [
 ]
 
 
+def strange_tokens(operation: str) -> list[str]:
+    """Tokens that a list did not return, as they are and as if they were its own."""
+    return STRANGE_POSITIONS + [f"{operation}.{position}" for position in STRANGE_POSITIONS]
+
+
 async def test_a_page_token_that_no_list_gave_is_refused(api: Client):
-    for text in STRANGE_TOKENS:
+    for text in strange_tokens("list_jobs"):
         answer = await api.get(f"{JOBS}?page_token={text}")
         assert answer.is_problem(422, "invalid_input"), text
         assert answer.paths == {"page_token"}

@@ -13,7 +13,7 @@ from hourbell.engine.views.executions import ExecutionFilter, search_executions
 from hourbell.model.errors import Forbidden
 from hourbell.model.ids import execution_text
 from integration.api.client import Client, one_time, recurring
-from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.test_list_jobs import strange_tokens
 from integration.api.working import Hand, dead
 
 EXECUTIONS = "/api/v1/executions"
@@ -232,7 +232,7 @@ async def test_strange_queries_are_refused(api: Client):
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == {"tenant_id", "job_id", "status", "from", "to", "page_size"}
     job = await api.created(recurring())
-    for text in STRANGE_TOKENS:
+    for text in strange_tokens("search_executions"):
         for path in (f"{EXECUTIONS}?", f"{EXECUTIONS}?job_id={job['job_id']}&"):
             answer = await api.get(f"{path}page_token={text}")
             assert answer.is_problem(422, "invalid_input"), text
