@@ -304,13 +304,61 @@ def test_why_a_job_did_not_run_is_one_click_from_what_needs_attention(watched: W
 
 def test_why_a_job_did_not_run_is_one_search_away(watched: Watched) -> None:
     watched.open("/")
-    watched.click("combobox", "Search jobs by name, or an id")
+    watched.click("combobox", "Search jobs, or an id")
     watched.page.keyboard.type("mail-dig")
     watched.click("option", re.compile("mail-digest"))
     why = watched.page.get_by_role("region", name="Why?")
     expect(why).to_contain_text("paused")
     expect(why).to_contain_text("partner is down, ticket 812")
     assert watched.clicks <= 3
+    assert watched.problems() == []
+
+
+def test_jobs_are_found_by_what_is_in_their_name_task_or_label(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/jobs?tenant_id=acme")
+    expect(page.get_by_role("button", name="Pause all…")).to_be_visible()
+    table = page.get_by_role("table", name="Jobs")
+    field = page.get_by_role("textbox", name="Search", exact=True)
+    field.fill("EARTBEA")
+    field.press("Enter")
+    expect(table.get_by_role("row")).to_have_count(2)
+    expect(table).to_contain_text("heartbeat")
+    assert "q=EARTBEA" in page.url
+    # A bulk operation has no such filter: it would pause all jobs of the tenant.
+    expect(page.get_by_role("button", name="Pause all…")).to_have_count(0)
+    page.screenshot(path=ARTEFACTS / "jobs-search.png", full_page=True)
+    watched.click("link", "One-time jobs")
+    expect(page.get_by_text("No jobs match.")).to_be_visible()
+    watched.click("link", "Schedules")
+    for text in ("team:platform", "platform"):
+        field.fill(text)
+        field.press("Enter")
+        expect(table).to_contain_text("heartbeat")
+    watched.open("/")
+    watched.click("combobox", "Search jobs, or an id")
+    page.keyboard.type("shop.resi")
+    expect(page.get_by_role("option", name=re.compile("resize-now"))).to_be_visible()
+    page.keyboard.press("Escape")
+    assert watched.problems() == []
+
+
+def test_a_search_that_has_not_seen_all_jobs_goes_on(watched: Watched) -> None:
+    page = watched.page
+
+    def fulfill(route: Route) -> None:
+        if "page_token" in route.request.url or "total=" in route.request.url:
+            route.fallback()
+        else:
+            route.fulfill(
+                json={"items": [], "next_page_token": "list_jobs.WzAsOTIyMzM3MjAzNjg1NDc3NTgwN10"}
+            )
+
+    page.route("**/api/v1/jobs?*q=heartbeat*", fulfill)
+    watched.open("/jobs?q=heartbeat")
+    expect(page.get_by_text("No jobs match.")).to_have_count(0)
+    watched.click("link", "Search further")
+    expect(page.get_by_role("table", name="Jobs")).to_contain_text("heartbeat")
     assert watched.problems() == []
 
 
@@ -532,7 +580,7 @@ def test_the_keyboard_reaches_pages_rows_and_acts(watched: Watched) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="Why?")).to_be_visible()
     page.keyboard.press("/")
-    expect(page.get_by_role("combobox", name="Search jobs by name, or an id")).to_be_focused()
+    expect(page.get_by_role("combobox", name="Search jobs, or an id")).to_be_focused()
     page.keyboard.type("gj?")  # a field takes letters
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("Escape")

@@ -19,8 +19,8 @@ import { Views } from "../parts/views";
 import { CopyDefinition, DeleteJob, PauseJob, PauseMany, ResumeJob, RunJob } from "./job-acts";
 import s from "./pages.module.css";
 
-export const FILTERS = ["status", "late", "type", "tenant_id", "queue", "label", "name_prefix"] as const;
-const NAMES: Record<string, string> = { status: "status", late: "late", type: "type", tenant_id: "tenant", queue: "queue", label: "label", name_prefix: "name begins with" };
+export const FILTERS = ["status", "late", "type", "tenant_id", "queue", "label", "name_prefix", "q"] as const;
+const NAMES: Record<string, string> = { status: "status", late: "late", type: "type", tenant_id: "tenant", queue: "queue", label: "label", name_prefix: "name begins with", q: "search" };
 const FIRST_COLUMNS = ["name", "schedule", "action", "next", "last", "state"];
 const ONCE_COLUMNS = ["name", "action", "next", "state", "updated"];
 const KINDS = [
@@ -89,7 +89,7 @@ export function Jobs() {
         clear={() => navigate("/jobs")}
       />
       <Panel flush label="Jobs">
-        {(selected.size > 0 || (filtered && can("create_operation") && !filter.type && !filter.late && !(filter.status && hasEnded({ status: filter.status })) && rows.length > 0)) && (
+        {(selected.size > 0 || (filtered && can("create_operation") && !filter.q && !filter.type && !filter.late && !(filter.status && hasEnded({ status: filter.status })) && rows.length > 0)) && (
           <div className={s.selection}>
             {selected.size > 0 ? (
               <>
@@ -187,11 +187,11 @@ function Filters({ params, set }: { params: URLSearchParams; set: (change: Recor
   const me = useMe();
   const tenants = useApi<Page<Tenant>>("/api/v1/tenants", { page_size: 200 }, { enabled: !me?.tenant_id });
   const queues = useApi<Page<Queue>>("/api/v1/queues", { page_size: 200 });
-  const [name, setName] = useState(params.get("name_prefix") ?? "");
+  const [text, setText] = useState(params.get("q") ?? "");
   const [label, setLabel] = useState(params.get("label") ?? "");
   const value = (key: string) => params.get(key) ?? "";
   // The address is the only state of the filter: chips and the back button change it, too.
-  useEffect(() => setName(params.get("name_prefix") ?? ""), [params]);
+  useEffect(() => setText(params.get("q") ?? ""), [params]);
   useEffect(() => setLabel(params.get("label") ?? ""), [params]);
   const withCurrent = (names: string[], current: string) => (current && !names.includes(current) ? [current, ...names] : names);
   return (
@@ -201,10 +201,10 @@ function Filters({ params, set }: { params: URLSearchParams; set: (change: Recor
       aria-label="Filter jobs"
       onSubmit={(event) => {
         event.preventDefault();
-        set({ name_prefix: name.trim() || null, label: label.trim() || null });
+        set({ q: text.trim() || null, label: label.trim() || null });
       }}
     >
-      <input className={parts.input} aria-label="Name begins with" placeholder="Name begins with …" value={name} onChange={(event) => setName(event.target.value)} onBlur={() => name.trim() !== value("name_prefix") && set({ name_prefix: name.trim() || null })} />
+      <input className={parts.input} aria-label="Search" placeholder="Name, task, host or label" value={text} onChange={(event) => setText(event.target.value)} onBlur={() => text.trim() !== value("q") && set({ q: text.trim() || null })} />
       <Select label="Status" value={value("late") ? "LATE" : value("status")} onChange={(status) => set(status === "LATE" ? { status: null, late: "true" } : { status, late: null })} options={[["", "Any status"], ...statusesOf(value("type"))]} />
       {!me?.tenant_id && <Select label="Tenant" value={value("tenant_id")} onChange={(tenant_id) => set({ tenant_id })} options={[["", "All tenants"], ...withCurrent((tenants.data?.items ?? []).map((tenant) => tenant.tenant_id), value("tenant_id")).map((each): [string, string] => [each, each])]} />}
       <Select label="Queue" value={value("queue")} onChange={(queue) => set({ queue })} options={[["", "All queues"], ...withCurrent((queues.data?.items ?? []).map((queue) => queue.queue), value("queue")).map((each): [string, string] => [each, each])]} />

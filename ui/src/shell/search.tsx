@@ -7,7 +7,7 @@ import type { Job, Page } from "../api/types";
 import { Status } from "../parts/status";
 import s from "./shell.module.css";
 
-/** Finds a job by the beginning of its name, or opens a page by id. */
+/** Finds jobs by a text in their name, task, host or labels, or opens a page by id. */
 export function Search() {
   const [text, setText] = useState("");
   const [active, setActive] = useState(0);
@@ -17,7 +17,7 @@ export function Search() {
   const input = useRef<HTMLInputElement>(null);
   const settled = useSettled(text.trim(), 200);
   const isId = /^(job|exe|ops)_[0-9a-z]+$/.test(text.trim());
-  const found = useApi<Page<Job>>("/api/v1/jobs", { name_prefix: settled, page_size: 8 }, { enabled: settled.length > 0 && !isId && open, keep: true });
+  const found = useApi<Page<Job>>("/api/v1/jobs", { q: settled, page_size: 8 }, { enabled: settled.length > 0 && !isId && open, keep: true });
   const jobs = settled && !isId ? (found.data?.items ?? []) : [];
 
   useEffect(() => setActive(0), [settled]);
@@ -36,7 +36,7 @@ export function Search() {
     else if (/^exe_/.test(typed) && isId) go(`/executions/${typed}`);
     else if (/^ops_/.test(typed) && isId) go(`/operations/${typed}`);
     else if (job && settled === typed) go(`/jobs/${job.job_id}`);
-    else if (typed) go(`/jobs?name_prefix=${encodeURIComponent(typed)}`);
+    else if (typed) go(`/jobs?q=${encodeURIComponent(typed)}`);
   }
 
   function pressed(event: React.KeyboardEvent) {
@@ -61,12 +61,12 @@ export function Search() {
         ref={input}
         type="text"
         role="combobox"
-        aria-label="Search jobs by name, or an id"
+        aria-label="Search jobs, or an id"
         aria-expanded={shown && jobs.length > 0}
         aria-controls="search-found"
         aria-autocomplete="list"
         aria-activedescendant={shown && jobs[active] ? `search-${active}` : undefined}
-        placeholder="Job name, job_… or exe_…"
+        placeholder="Name, task, host, label or id"
         autoComplete="off"
         spellCheck={false}
         value={text}
@@ -88,7 +88,7 @@ export function Search() {
           ) : found.data === undefined ? (
             <p>Searching …</p>
           ) : jobs.length === 0 ? (
-            <p>{found.data.next_page_token ? `No names begin with “${settled}” among the jobs searched so far. Press Enter to search further.` : `No job names begin with “${settled}”.`}</p>
+            <p>{found.data.next_page_token ? `Nothing found for “${settled}” among the jobs searched so far. Press Enter to search further.` : `No job has “${settled}” in its name, task, host or labels.`}</p>
           ) : null}
           <ul id="search-found" role="listbox" aria-label="Jobs">
             {jobs.map((job, index) => (
