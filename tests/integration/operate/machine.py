@@ -28,7 +28,7 @@ from ports import free_port
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "operate"
-NOT_HERE = ("docker ", "kubectl ", "helm ", "nginx ", "journalctl ", "install ", "python3 ")
+NOT_HERE = ("docker ", "kubectl ", "helm ")
 ROLES = ("api", "scheduler", "worker")
 _UNITS = re.compile(r"^systemctl (start|stop|restart)((?: hourbell@\w+)+)$")
 _FENCE = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
