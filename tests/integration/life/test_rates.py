@@ -203,6 +203,20 @@ async def test_a_claim_that_is_repeated_gives_the_same_starts(still: Engine) -> 
     assert sorted(again, key=ident) == sorted(claimed, key=ident)
 
 
+async def test_a_claim_that_is_repeated_after_a_step_of_the_clock_waits_no_longer(
+    still: Engine,
+) -> None:
+    await limit(still, "queue", "default", RateLimit(20.0, 1))
+    await enqueue(still, 20, one_time())
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    claimed = await hand.claim()
+    await travel(still, START - timedelta(hours=1))
+    again = await hand.claim_again()
+    assert len(again) == len(claimed)
+    assert max(one.start_in_seconds for one in again) == pytest.approx(0.25, abs=1e-3)
+
+
 async def test_a_worker_that_starts_all_at_once_gets_what_can_start_at_one_moment(
     still: Engine,
 ) -> None:

@@ -68,7 +68,9 @@ begin
     if more <> '{}' then
       select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
       from hourbell.claimed_by(p_session, p_token, more) as h;
-      waits := hourbell.start_delays(p_session, ids, p_now);
+      -- As of the claim, which its fences say, if the clock has been set back since: no longer than was answered then.
+      waits := hourbell.start_delays(p_session, ids,
+        greatest(p_now, to_timestamp((select min(f) from unnest(fences) as f) / 1000000.0)));
       return;
     end if;
   end if;
