@@ -1,7 +1,8 @@
-"""What an asynchronous standby may cost.
+"""What may cost the judge its evidence: an asynchronous standby, and a database whose clock is set back.
 
-It does not have the last moments of a primary that dies: what was acknowledged in them may be gone,
-and what was done in them may be done again. Nobody can promise more, and nobody may take more. So
+An asynchronous standby does not have the last moments of a primary that dies: what was acknowledged in them may be gone,
+and what was done in them may be done again. Nobody can promise more, and nobody may take more. And what the database says
+of the time while its clock is off, and for as long before as it is set back, is not the time of the witnesses. So
 
 - a call that was under way in those moments counts as one that was never answered;
 - an execution that arrived, was tried or ended in them is left out, and its occurrence is not asked
@@ -9,6 +10,8 @@ and what was done in them may be done again. Nobody can promise more, and nobody
   one, the whole job, as the rest of it cannot be told without that one;
 - everything else is judged as always: all other occurrences of recurring jobs up to the first of
   their changes that is in doubt, and all one-time jobs that were quiet then.
+
+What a clock has confused is left out only of the judgements of times: what needs no clock is judged of all (`checker`).
 """
 
 from __future__ import annotations
@@ -29,10 +32,25 @@ def without_what_may_be_lost(history: History, promise: Promise) -> Amnesty:
     """The whole of it if the standby is synchronous."""
     if promise.standby_lag_seconds == 0:
         return Amnesty(history, frozenset())
-    moments = _lost_moments(history, promise.standby_lag_seconds)
+    return _left_out(history, _lost_moments(history, promise.standby_lag_seconds))
+
+
+def without_what_a_clock_confused(history: History, promise: Promise) -> Amnesty:
+    """The whole of it if no clock of the database was set back."""
+    moments = Spans(
+        (fault.began_at - fault.detail["seconds"] - 1.0, fault.ended_at + promise.late_seconds)
+        for fault in history.faults
+        if fault.kind == "clock_back"
+    )
+    return _left_out(history, moments) if list(moments) else Amnesty(history, frozenset())
+
+
+def _left_out(history: History, moments: Spans) -> Amnesty:
+    """Without what touches these moments."""
     dump = history.dump
     rows: list[Ended | Alive] = [*dump.ended, *dump.alive]
     arrived = {d.execution_id for d in history.deliveries if _touches(moments, d)}
+    arrived |= {alive.execution_id for alive in dump.alive if _was_tried(moments, alive)}
     hit = [row for row in dump.ended if row.execution_id in arrived or _is_hit(moments, row)]
     documents = _documents(history)
     jobs = {row.job_id for row in hit} | {
@@ -45,7 +63,7 @@ def without_what_may_be_lost(history: History, promise: Promise) -> Amnesty:
         msgspec.structs.replace(
             history,
             calls=[
-                _in_doubt(call) if _touches(moments, call) or _made(call, gone) else call
+                _in_doubt(call, moments) if _touches(moments, call) or _made(call, gone) else call
                 for call in history.calls
                 if _job(call) not in whole and call.execution_id not in gone
             ],
@@ -84,8 +102,13 @@ def _touches(moments: Spans, event: Call | Delivery) -> bool:
 
 def _is_hit(moments: Spans, row: Ended) -> bool:
     """Whether one of its attempts, or its end, was in those moments."""
-    return moments.touches(row.recorded_at, row.recorded_at) or any(
-        moments.touches(attempt.started_at, attempt.finished_at) for attempt in row.attempts
+    return moments.touches(row.recorded_at, row.recorded_at) or _was_tried(moments, row)
+
+
+def _was_tried(moments: Spans, row: Ended | Alive) -> bool:
+    return any(
+        moments.touches(*sorted((attempt.started_at, attempt.finished_at)))
+        for attempt in row.attempts
     )
 
 
@@ -120,5 +143,11 @@ def _made(call: Call, executions: set[str]) -> bool:
     return not executions.isdisjoint(made)
 
 
-def _in_doubt(call: Call) -> Call:
-    return msgspec.structs.replace(call, answered_at=None, status=None, answer=None)
+def _in_doubt(call: Call, moments: Spans) -> Call:
+    """It may have had its effect from the beginning of those moments on, by a clock that is off."""
+    until = call.answered_at or call.asked_at
+    begun = [begin for begin, end in moments if begin <= until and call.asked_at <= end]
+    asked_at = min([call.asked_at, *begun])
+    return msgspec.structs.replace(
+        call, asked_at=asked_at, answered_at=None, status=None, answer=None
+    )

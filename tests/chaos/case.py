@@ -212,13 +212,6 @@ class RigCase(Case):
             for struck in self.strikes
         )
 
-    def database_is_off(self, at: Seconds) -> bool:
-        return any(
-            fault.began_at <= at <= fault.ended_at + self.promise.aftermath_seconds
-            for fault in self.faults
-            if "clock" in fault.kind and fault.victim.startswith("postgres")
-        )
-
     # Starts.
 
     @cached_property

@@ -1,10 +1,11 @@
 """The judge of a run of the chaos rig: what `verify.judge` knows, and what only the rig can know.
 
-    check(history, promise)     the violations: one function a promise, I1 to I19
+    check(history, promise)     the violations: one function a promise, I1 to I20
     figures(history, promise)   what the run was like: faults, duplicates, failovers, lateness
 
 A fault excuses what it can explain, of those whom it hit (`checks_faults`), as long as it lasts and for one failover
-afterwards, and nothing else (`case`). What an asynchronous standby may cost is left out before (`amnesty`).
+afterwards, and nothing else (`case`). What an asynchronous standby may cost is left out before (`amnesty`). What happened
+while the database's clock was off is judged by what needs no clock: that nothing is lost, doubled or stuck.
 
 A run that cannot be judged is not a good run: evidence that is incomplete is the violation I0, and
 the only one then. So is a long run in which there was too little calm, or nobody beside a herd.
@@ -18,7 +19,7 @@ from itertools import pairwise
 
 import msgspec
 
-from chaos.amnesty import without_what_may_be_lost
+from chaos.amnesty import without_what_a_clock_confused, without_what_may_be_lost
 from chaos.case import RigCase
 from chaos.checks_attempts import (
     deliveries_are_recorded,
@@ -26,10 +27,10 @@ from chaos.checks_attempts import (
     duplicates_come_from_faults,
     leases_run_out,
     met_others,
-    the_highest_fence_counts,
+    tasks_go_to_workers_that_name_them,
 )
+from chaos.checks_clockless import CLOCKLESS
 from chaos.checks_system import (
-    counts_agree,
     last_counts,
     resources_stay_flat,
     there_is_one_leader,
@@ -53,14 +54,13 @@ __all__ = ["Figures", "Promise", "Violation", "check", "figures"]
 JUDGEMENTS: tuple[Callable[[RigCase], Iterator[Violation]], ...] = (
     nothing_is_late,  # I3
     leases_run_out,  # I5
-    the_highest_fence_counts,  # I6
     duplicates_come_from_faults,  # I7
     deliveries_are_recorded,  # I8
     tenants_are_served_fairly,  # I13
     there_is_one_leader,  # I14
-    counts_agree,  # I15
     priorities_are_respected,  # I16
     resources_stay_flat,  # I18
+    tasks_go_to_workers_that_name_them,  # I20
 )
 
 
@@ -70,12 +70,23 @@ def check(history: History, promise: Promise) -> list[Violation]:
     missing = list(what_is_missing(case))
     if missing:
         return [Violation("I0", f"the evidence is incomplete: {what}") for what in missing]
-    return judge(case, JUDGEMENTS) + list(keys_have_one_holder(history))
+    found = judge(_timely(case), JUDGEMENTS)
+    found += [violation for judgement in CLOCKLESS for violation in judgement(case)]
+    found += keys_have_one_holder(history)
+    return list(dict.fromkeys(found))  # some are of both cases
 
 
 def _case(history: History, promise: Promise) -> RigCase:
     amnesty = without_what_may_be_lost(without_keyed(history), promise)
     return RigCase(amnesty.history, promise, amnesty.forgiven)
+
+
+def _timely(case: RigCase) -> RigCase:
+    """What happened while all clocks agreed."""
+    amnesty = without_what_a_clock_confused(case.history, case.promise)
+    if amnesty.history is case.history:
+        return case
+    return RigCase(amnesty.history, case.promise, case.forgiven | amnesty.forgiven)
 
 
 def what_is_missing(case: RigCase) -> Iterator[str]:
@@ -202,7 +213,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 def figures(history: History, promise: Promise) -> Figures:
     """For the reports; of a history that was checked."""
     case = _case(history, promise)
-    calm = [start.late for start in calm_starts(case)]
+    timely = _timely(case)
+    calm = [start.late for start in calm_starts(timely)]
     terms = sorted(case.dump.terms, key=lambda term: term.epoch)
     gaps = [other.began_at - one.ended_at for one, other in pairwise(terms)]
     attempts = [a for row in case.rows if row.ended for a in row.ended.attempts]
@@ -222,5 +234,5 @@ def figures(history: History, promise: Promise) -> Figures:
         calm_starts=len(calm),
         calm_late_p50_seconds=percentile(calm or [0.0], 50),
         calm_late_p99_seconds=percentile(calm or [0.0], 99),
-        latest_seconds=max((start.late for start in case.starts), default=0.0),
+        latest_seconds=max((start.late for start in timely.starts), default=0.0),
     )

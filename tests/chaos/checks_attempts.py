@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from chaos.case import RigCase
-from chaos.checks_faults import RECEIVER, Strike
+from chaos.checks_faults import RECEIVER, Strike, served_by_older
+from chaos.http_worker import tasks_of
 from verify.attempts import ended_rows
 from verify.case import Row
 from verify.history import Attempt, Delivery, Ended
-from verify.promise import LOST, Lists, Violation, succeeded
+from verify.promise import LOST, Lists, Spans, Violation, succeeded
 
 # I5
 
@@ -259,6 +260,23 @@ def _once_is_once(case: RigCase) -> Iterator[Violation]:
             times = " and ".join(case.when(delivery.at) for delivery in deliveries)
             yield Violation(
                 "I7", f"{execution_id} ({story.name}) is at_most_once, and came at {times}"
+            )
+
+
+# I20
+
+
+def tasks_go_to_workers_that_name_them(case: RigCase) -> Iterator[Violation]:
+    """Whatever a job is changed to run, while some of its runs are queued. An older build does not look for that."""
+    older = Spans(served_by_older(case.history))
+    for delivery in case.deliveries:
+        if delivery.worker is None or older.touches(delivery.at, delivery.at):
+            continue
+        if delivery.task not in tasks_of(delivery.worker):
+            yield Violation(
+                "I20",
+                f"{delivery.execution_id} ({delivery.job}) was handed at {case.when(delivery.at)} to"
+                f" {delivery.worker}, which does not name its task {delivery.task}",
             )
 
 

@@ -9,11 +9,12 @@ a worker over HTTP. What is broken on one way does not excuse what goes the othe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from verify.history import Fault
+from verify.history import Fault, History
 
 WORKERS, SCHEDULERS, API, RECEIVER, DATABASE = (
     "workers",
@@ -118,6 +119,13 @@ def moments(fault: Fault) -> list[Fault]:
         msgspec.structs.replace(fault, ended_at=fault.detail["whole_at"]),
         msgspec.structs.replace(fault, began_at=fault.detail["until"]),
     ]
+
+
+def served_by_older(history: History) -> Iterator[tuple[float, float]]:
+    """When an older build may have answered: a run with upgrades begins with it."""
+    upgrades = [fault for fault in history.faults if fault.kind == "rolling_upgrade"]
+    for number, upgrade in enumerate(upgrades):
+        yield (0.0 if number == 0 else upgrade.began_at), upgrade.ended_at
 
 
 def strike(fault: Fault) -> Strike:

@@ -54,6 +54,8 @@ WISHES: tuple[dict[str, object], ...] = (
     {"concurrency_key": "two", "concurrency_limit": 2},
 )
 ONCE = {"max_retries": 0}
+CHANGES = ("pause", "resume", "resume", "run", "cancel", "schedule", "priority")
+KEY_LIMIT = 4  # of the key that recurring jobs get and lose
 KEPT_SECONDS = 4  # how long a job keeps its unique key from the dead letter that had it
 ANSWER_SECONDS = 6.0
 REPEAT_SECONDS = 0.4
@@ -220,16 +222,16 @@ class Clients:
             await self._rest(self._chosen.uniform(0.3, 1.0))
             number = self._chosen.randrange(RECURRING_JOBS)
             if self._chosen.random() < 0.03:
-                job, tenant = jobs[number]
-                await self._call("delete", tenant, "DELETE", f"/jobs/{job}", None, job)
+                made = jobs[number]
+                await self.delete(made["job_id"], made["tenant_id"])
                 jobs[number] = await self._recurring(number)
-            await self._change(*jobs[number])
+            await self._change(jobs[number], may_wait=number % 4 == 1)
 
     async def delete(self, job: str, tenant: str) -> None:
         await self._call("delete", tenant, "DELETE", f"/jobs/{job}", None, job)
 
-    async def _recurring(self, number: int) -> tuple[str, str]:
-        """A job for one of the places, each of which has a kind of its own; its id and tenant."""
+    async def _recurring(self, number: int) -> Answer:
+        """A job for one of the places, each of which has a kind of its own."""
         schedule: Answer = {"every_seconds": self._chosen.choice((1, 2, 3, 5))}
         if number % 5 == 0:
             zone = self._chosen.choice(("UTC", "Asia/Kolkata", "Europe/Berlin"))
@@ -239,7 +241,7 @@ class Clients:
         if number == 8:
             schedule["ends_at"] = datetime.fromtimestamp(time.time() + 200, UTC).isoformat()
         overlap = self._chosen.choice(("forbid", "replace", "queue_one"))
-        made = await self._create(
+        return await self._create(
             "again",
             self._chosen.choice(TENANTS),
             schedule,
@@ -248,18 +250,22 @@ class Clients:
             retry_policy=RETRIES[number % len(RETRIES)],
             **({"overlap_policy": overlap} if number % 4 == 1 else {}),
         )
-        return made["job_id"], made["tenant_id"]
 
     async def _over_http(self) -> None:
         """Tasks for the workers over HTTP: some recurring without end, and one after the other with a limited number of runs, each
-        of which takes longer than the time to the next."""
-        for every in range(1, STEADY_TASKS + 1):
+        of which takes longer than the time to the next. The steady ones go from one task to the other, which not every worker names.
+        """
+        steady = [
             await self._task("steady", {"every_seconds": every}, seconds=2.5)
+            for every in range(1, STEADY_TASKS + 1)
+        ]
         while not self._stopping.is_set():
             runs = self._chosen.choice((3, 6, 12))
             await self._task("counted", {"every_seconds": 1, "max_runs": runs}, seconds=1.5)
             await self._task("task", {"delay_seconds": self._chosen.choice((0, 1, 3))})
             await self._task("task", {"delay_seconds": 0}, seconds=0.5, fails=1)
+            task = self._chosen.choice((http_worker.TASK, http_worker.OTHER_TASK))
+            await self._update(self._chosen.choice(steady), {"action": {"name": task}})
             await self._rest(self._chosen.uniform(2.0, 5.0))
 
     async def _in_a_young_zone(self) -> None:
@@ -306,9 +312,9 @@ class Clients:
 
     async def _task(
         self, kind: str, schedule: Answer, seconds: float = 0.2, fails: int = 0
-    ) -> None:
+    ) -> Answer:
         payload = {"seconds": seconds, "fails": fails}
-        await self._create(
+        return await self._create(
             kind,
             self._chosen.choice(TENANTS),
             schedule,
@@ -317,19 +323,29 @@ class Clients:
             retry_policy=RETRIES[1],
         )
 
-    async def _change(self, job: str, tenant: str) -> None:
-        match self._chosen.choice(
-            ("pause", "resume", "resume", "run", "cancel", "schedule", "priority", "queue")
-        ):
+    async def _change(self, made: Answer, may_wait: bool) -> None:
+        """Change a recurring job. What is queued of one that is sent elsewhere follows it.
+
+        `may_wait`: runs of this job may have to wait for each other, and so for others of a key too.
+        """
+        job, tenant = made["job_id"], made["tenant_id"]
+        ways = ("queue", "host", "key") if may_wait else ("queue", "host")
+        match self._chosen.choice((*CHANGES, *ways)):
             case "schedule":
-                change = {"schedule": {"every_seconds": self._chosen.choice((1, 2, 3, 4))}}
-                await self._call("update", tenant, "PATCH", f"/jobs/{job}", change, job)
+                every = self._chosen.choice((1, 2, 3, 4))
+                await self._update(made, {"schedule": {"every_seconds": every}})
             case "priority":
-                urgency = {"priority": self._chosen.choice(PRIORITIES)}
-                await self._call("update", tenant, "PATCH", f"/jobs/{job}", urgency, job)
-            case "queue":  # what is queued follows, or is superseded
-                route = {"queue": self._chosen.choice(("default", "bulk"))}
-                await self._call("update", tenant, "PATCH", f"/jobs/{job}", route, job)
+                await self._update(made, {"priority": self._chosen.choice(PRIORITIES)})
+            case "queue":
+                await self._update(made, {"queue": self._chosen.choice(("default", "bulk"))})
+            case "host":  # the same receiver by another name
+                url: str = made["action"]["url"]
+                other = url.replace("127.0.0.1", self._chosen.choice(("127.0.0.1", "localhost")))
+                await self._update(made, {"action": {"url": other}})
+            case "key":
+                key = self._chosen.choice((None, "moved"))
+                limit = {} if key is None else {"concurrency_limit": KEY_LIMIT}
+                await self._update(made, {"concurrency_key": key} | limit)
             case "cancel":
                 _, made = await self._call("run", tenant, "POST", f"/jobs/{job}/run", None, job)
                 for run in made.get("execution_ids", []):
@@ -337,6 +353,10 @@ class Clients:
                     await self._call("cancel", tenant, "POST", path, None, None, run)
             case operation:
                 await self._call(operation, tenant, "POST", f"/jobs/{job}/{operation}", None, job)
+
+    async def _update(self, made: Answer, change: Answer) -> None:
+        job = made["job_id"]
+        await self._call("update", made["tenant_id"], "PATCH", f"/jobs/{job}", change, job)
 
     async def _create(
         self, kind: str, tenant: str, schedule: Answer, what: str | Answer, **fields: object

@@ -3,11 +3,15 @@
 Beside the product's tables the rig makes some of its own, in the schema `chaos`, which the product does not know: who held
 leadership and until when, and which process claimed what, written by triggers; and which epochs have committed something,
 written by a wrapper around the product's check. All are written in the transaction that they are about, so they are there exactly if it committed.
+
+Their times are those of the machine, by how long it has been up, and not of the server, whose clock a fault sets back.
 """
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 
 import asyncpg
 
@@ -16,18 +20,25 @@ from verify.history import Backends, Dump, Term, Written
 
 _INSTALL = """
 create schema chaos;
+create table chaos.booted (at timestamptz);
+create function chaos.clock() returns timestamptz language sql volatile as $$
+  -- The time since the boot is exact to 10 ms only. The server's clock is exact, and off by whole seconds.
+  select server.at + interval '1 second' * round(extract(epoch from
+    booted.at + interval '1 second' * split_part(pg_read_file('/proc/uptime'), ' ', 1)::float8 - server.at))
+  from chaos.booted, (select clock_timestamp() as at) as server
+$$;
 create table chaos.terms (epoch bigint, node text, renewed_at timestamptz, expires_at timestamptz, n bigserial);
 create function chaos.note_term() returns trigger language plpgsql as $$
 begin
   insert into chaos.terms (epoch, node, renewed_at, expires_at)
   values (new.epoch, case when new.epoch is distinct from old.epoch then current_setting('application_name') end,
-    new.renewed_at, new.expires_at);
+    chaos.clock(), chaos.clock() + (new.expires_at - hourbell.clock()));
   return null;
 end $$;
 create trigger note_term after insert or update on hourbell.leadership
   for each row execute function chaos.note_term();
 
-create table chaos.claims (id bigint, fence bigint, worker text, at timestamptz default clock_timestamp());
+create table chaos.claims (id bigint, fence bigint, worker text, at timestamptz default chaos.clock());
 create function chaos.note_claim() returns trigger language plpgsql as $$
 begin
   -- For workers over HTTP an API claims; they say their names.
@@ -59,8 +70,8 @@ begin
       begin
         perform hourbell.%I(p_node, p_epoch);
         if p_epoch is not null and not exists (
-            select from chaos.written where epoch = p_epoch and at > clock_timestamp() - interval '100 milliseconds') then
-          insert into chaos.written (epoch, at) values (p_epoch, clock_timestamp());
+            select from chaos.written where epoch = p_epoch and at > chaos.clock() - interval '100 milliseconds') then
+          insert into chaos.written (epoch, at) values (p_epoch, chaos.clock());
         end if;
       end $body$ $create$, own, 'product_' || own);
   end loop;
@@ -81,7 +92,12 @@ async def install(dsn: str, *, again: bool = False) -> None:
     """Let the database note who leads, after a migration."""
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute(_WRAP if again else _INSTALL + _WRAP)
+        if not again:
+            await connection.execute(_INSTALL)
+            up_seconds = float(Path("/proc/uptime").read_text().split()[0])
+            booted_at = datetime.fromtimestamp(time.time() - up_seconds, UTC)
+            await connection.execute("insert into chaos.booted (at) values ($1)", booted_at)
+        await connection.execute(_WRAP)
     finally:
         await connection.close()
 

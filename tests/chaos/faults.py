@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import services
 from chaos import evidence
 from chaos.builds import PRESENT
+from chaos.processes import bent_clock
 from chaos.proxy import (
     AnyMode,
     Blackhole,
@@ -51,6 +52,8 @@ ROLLING_UPGRADE = "rolling_upgrade"
 OLDER_WORKER = "older_worker"
 MIXED_SECONDS = (2.0, 4.0)  # half of the processes of one build, half of the other
 OLDER_TZDATA_SECONDS = (20.0, 30.0)  # longer than executions are planned ahead
+SET_BACK_SECONDS = (2, 30)
+OFF_SECONDS = (5.0, 15.0)
 UNREADABLE_SECONDS = 6.0
 OLDER_WORKER_SECONDS = (5.0, 15.0)
 POISON_SECONDS = 60.0  # three leases and three failovers, and patience
@@ -94,7 +97,7 @@ def possible() -> list[str]:
     """The kinds that this machine allows; `make test` as root on Debian allows all."""
     missing = set()
     if services.faketime() is None:
-        missing |= {"clock_skew", "clock_step"}
+        missing |= {"clock_skew", "clock_step", "clock_back"}
     if os.geteuid() != 0:
         missing.add("disk_full")  # it needs a disk of its own
     return [kind for kind in KINDS if kind not in missing]
@@ -305,15 +308,13 @@ async def clock_step(rig: Rig, victim: str, chosen: random.Random) -> dict[str, 
     return {"process": process.name, "seconds": seconds}
 
 
-def bent_clock(by: str | Path) -> dict[str, str]:
-    """The environment of a process whose wall clock is off by so much, or by what a file says; durations stay true."""
-    how = {"FAKETIME": by} if isinstance(by, str) else {"FAKETIME_TIMESTAMP_FILE": str(by)}
-    return {
-        "LD_PRELOAD": str(services.faketime()),
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_NO_CACHE": "1",
-        **how,
-    }
+async def clock_back(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
+    """The clock of the database is set back while all runs, and set right some time later."""
+    seconds = chosen.randint(*SET_BACK_SECONDS)
+    rig.pair.set_clocks(-seconds)
+    await asyncio.sleep(chosen.uniform(*OFF_SECONDS))
+    rig.pair.set_clocks(0)
+    return {"seconds": seconds}
 
 
 # PostgreSQL.
@@ -570,6 +571,7 @@ KINDS = {
     "rolling_restart": Kind(rolling_restart, _everything),
     "clock_skew": Kind(clock_skew, _clients_of_postgres),
     "clock_step": Kind(clock_step, _clients_of_postgres),
+    "clock_back": Kind(clock_back, _postgres),
     ROLLING_UPGRADE: Kind(rolling_upgrade, _everything),
     "older_tzdata": Kind(older_tzdata, _with_zones),
     "disk_full": Kind(disk_full, _postgres),

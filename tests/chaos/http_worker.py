@@ -2,7 +2,7 @@
 
     python -m chaos.http_worker --name http-1 --api URL --port N --log FILE
 
-It serves the queue QUEUE: claims while it still runs other executions, sends heartbeats, completes. It is a witness as the
+It serves the queue QUEUE, and of its tasks those that it names: claims while it still runs other executions, sends heartbeats, completes. It is a witness as the
 receiver is, and writes the same lines of `history.Delivery`, two for each execution that it is handed: one when the answer
 to the claim arrives, one when the work is over and before that is reported. So every hand-out is on record, also a second
 one of an execution that is still running here.
@@ -31,6 +31,8 @@ from verify.promise import OVER_HTTP
 
 QUEUE = OVER_HTTP
 TASK = "rest"  # its payload: {"seconds": so long, "fails": so many attempts fail}
+OTHER_TASK = "errand"  # the same, and only for the workers of NAMES_BOTH
+NAMES_BOTH = frozenset({"http-2"})
 SLOTS = 10
 WAIT_SECONDS = 1  # of a claim that finds nothing
 CALL_SECONDS = 2.5  # shorter than a lease, so that an answer that comes later is not read
@@ -38,6 +40,11 @@ REPEAT_SECONDS = 0.2
 HEARTBEATS_PER_LEASE = 4
 
 Answer = dict[str, Any]
+
+
+def tasks_of(worker: str) -> list[str]:
+    """Those that a worker over HTTP names in its claims."""
+    return [TASK, OTHER_TASK] if worker in NAMES_BOTH else [TASK]
 
 
 class Worker:
@@ -84,6 +91,7 @@ class Worker:
             "worker_id": self._name,
             "capacity": room,
             "queues": [QUEUE],
+            "tasks": tasks_of(self._name),
             "wait_seconds": WAIT_SECONDS,
             "session_token": token,
         }
@@ -155,6 +163,7 @@ class Worker:
             answered_at=None,
             status=None,
             worker=self._name,
+            task=given["action"]["name"],
         )
         self._log.add(handed)
         began = time.monotonic()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from chaos.faults import ROLLING_UPGRADE
+from chaos.checks_faults import served_by_older
 from verify.history import Call, History
 from verify.promise import Spans, Violation, instant
 
@@ -38,7 +38,7 @@ def without_keyed(history: History) -> History:
 
 def keys_have_one_holder(history: History) -> Iterator[Violation]:
     """I19. An older build may replay as it likes: only what the present one answers is judged."""
-    older = Spans(_older(history))
+    older = Spans(served_by_older(history))
     creates = _granted(history, "create")
     keys = {call.answer["job_id"]: call.document["unique_key"] for call in creates}
     for replay in _granted(history, "replay"):
@@ -71,10 +71,3 @@ def _granted(history: History, operation: str) -> list[Call]:
         and call.status is not None
         and 200 <= call.status < 300
     ]
-
-
-def _older(history: History) -> Iterator[tuple[float, float]]:
-    """When an older build may have answered: a run with upgrades begins with it."""
-    upgrades = [fault for fault in history.faults if fault.kind == ROLLING_UPGRADE]
-    for number, upgrade in enumerate(upgrades):
-        yield (0.0 if number == 0 else upgrade.began_at), upgrade.ended_at

@@ -6,6 +6,7 @@ where everybody is trusted, and each with its files in the rig's folder:
     <folder>/one/        the cluster of the one, which is the primary at first
     <folder>/one.conf    its settings, written by us whenever its part changes
     <folder>/one.log     what it says
+    <folder>/one.clock   by how much its clock is off, if the machine can bend clocks
     <folder>/two/ …      the same for the other, the standby at first
 
 To fill the disk of one of them, mount a small file system at its folder before the start.
@@ -41,6 +42,8 @@ from typing import Any, Literal, Self
 import asyncpg
 import psutil
 
+import services
+from chaos.processes import bent_clock
 from chaos.proxy import Proxy
 from hourbell.store.embedded import Account, program_path, server_environment
 from ports import free_port
@@ -170,6 +173,11 @@ class Pair:
         """Start the primary after `kill`: it recovers what it had confirmed."""
         await self._primary.start()
 
+    def set_clocks(self, seconds: int) -> None:
+        """From now on both servers take the time to be so much later than it is."""
+        for server in (self._primary, self._standby):
+            server.set_clock(seconds)
+
     async def terminate_backends(self, application_name_like: str) -> int:
         """End all connections to the primary whose application has such a name; how many there were."""
         number = await self._primary.value(
@@ -255,6 +263,8 @@ class _Server:
         self.data = folder / name
         self._settings = folder / f"{name}.conf"
         self._log = folder / f"{name}.log"
+        self._clock = folder / f"{name}.clock"
+        self.set_clock(0)
         self._process: subprocess.Popen[bytes] | None = None
 
     # ---- its files
@@ -364,6 +374,9 @@ class _Server:
                     process.kill()
             if not await _are_gone(others, PARTING_SECONDS):
                 raise ServerFailed(f"processes that cannot be killed: {others}")
+        # What the library that bends clocks leaves behind, if its process is killed.
+        for left in (f"faketime_shm_{self._process.pid}", f"sem.faketime_sem_{self._process.pid}"):
+            (services.MEMORY / left).unlink(missing_ok=True)
         # All have ended, and the kernel may reuse their number: another process must not be taken for a server.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self._process = None
@@ -371,6 +384,12 @@ class _Server:
     @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def set_clock(self, seconds: int) -> None:
+        new = self._clock.with_suffix(".new")
+        new.write_text(f"{seconds:+d}s")
+        new.chmod(0o644)
+        new.replace(self._clock)  # whole, for whom reads it at this moment
 
     def reload(self) -> None:
         assert self._process is not None
@@ -389,7 +408,12 @@ class _Server:
     def _command(self, program: str, *arguments: str) -> list[str]:
         account = Account.for_cluster(self.data)
         path = program_path(program) if self._programs is None else str(self._programs / program)
-        return account.command([path, *arguments], reaching=[self.data])
+        command = [path, *arguments]
+        if program == "postgres" and services.faketime() is not None:
+            # Not before the change of accounts: the library makes a file that only its first account may open.
+            bent = [f"{name}={value}" for name, value in bent_clock(self._clock).items()]
+            command = [shutil.which("env") or "env", *bent, *command]
+        return account.command(command, reaching=[self.data, Path(path).parent])
 
     async def _run(self, program: str, *arguments: str) -> None:
         """One of PostgreSQL's programs, to its end."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+import services
+
 START_SECONDS = 60.0
 DRAIN_SECONDS = 40.0
 _POLL_SECONDS = 0.05
@@ -98,3 +100,14 @@ async def supervise(processes: Sequence[Process]) -> None:
             if process.supervised and not process.is_alive:
                 process.start()
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def bent_clock(by: str | Path) -> dict[str, str]:
+    """The environment of a process whose wall clock is off by so much, or by what a file says; durations stay true."""
+    how = {"FAKETIME": by} if isinstance(by, str) else {"FAKETIME_TIMESTAMP_FILE": str(by)}
+    return {
+        "LD_PRELOAD": str(services.faketime()),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_NO_CACHE": "1",
+        **how,
+    }

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from chaos import checker
+from chaos import checker, checks_clockless
 from chaos.checker import Promise, check, figures
 from chaos.checks_faults import strike
+from chaos.http_worker import OTHER_TASK, TASK
 from chaos.zones import YOUNG
 from verify import judge
 from verify.history import (
@@ -210,6 +211,7 @@ class World:
                 answered_at=None,
                 status=None,
                 worker=one.worker,
+                task=None if one.worker is None else TASK,
             )
             self.deliveries.append(arrival)
             if one.status is not None:
@@ -1081,14 +1083,6 @@ def a_job_is_run_before_its_time_before_somebody_asks(history: History) -> None:
 @fine
 def a_delivery_is_hardly_early(history: History) -> None:
     move(history, "tick", 425, 424.96)
-
-
-@fine
-def the_database_has_the_wrong_time(history: History) -> None:
-    history.faults.append(
-        Fault(kind="clock_step", victim="postgres", began_at=BASE + 300, ended_at=BASE + 305)
-    )
-    move(history, "nap", 310, 309.0)
 
 
 # I5
@@ -2881,6 +2875,105 @@ def a_restart_in_an_upgrade_holds_up_a_start(history: History) -> None:
     move(history, "tick", 245, 251)
 
 
+# I20
+
+
+@breaks("I20")
+def a_worker_is_handed_a_task_that_it_does_not_name(history: History) -> None:
+    alter(history.deliveries, of("steady", 199), task=OTHER_TASK)
+
+
+@fine
+def a_worker_is_handed_the_other_task_that_it_names(history: History) -> None:
+    alter(history.deliveries, of("steady", 199), task=OTHER_TASK, worker="http-2")
+
+
+@fine
+def an_older_build_hands_a_task_to_any_worker(history: History) -> None:
+    a_worker_is_killed_in_an_upgrade(history)
+    alter(history.deliveries, of("steady", 199), task=OTHER_TASK)
+
+
+# The clock of the database is set back.
+
+
+def clock_is_off(history: History, began: float = 98.9, ended: float = 104.1) -> None:
+    began_at, ended_at = BASE + began, BASE + ended
+    history.faults.append(
+        Fault(
+            kind="clock_back",
+            victim="postgres",
+            began_at=began_at,
+            ended_at=ended_at,
+            detail={"seconds": 10},
+        )
+    )
+
+
+@fine
+def attempts_go_back_with_the_clock(history: History) -> None:
+    clock_is_off(history)
+    alter_attempt(history, "doubled", 2, started_at=BASE + 93.995, finished_at=BASE + 94.01)
+    alter(history.dump.ended, of("doubled"), recorded_at=BASE + 94.02)
+
+
+@breaks("I5")
+def attempts_go_back_long_after_the_clock_did(history: History) -> None:
+    clock_is_off(history, 60.0, 65.0)
+    alter_attempt(history, "doubled", 2, started_at=BASE + 93.995, finished_at=BASE + 94.01)
+
+
+@breaks("I1")
+def an_execution_is_lost_while_the_clock_is_off(history: History) -> None:
+    clock_is_off(history)
+    drop(history.dump.ended, of("doubled"))
+    drop(history.deliveries, of("doubled"))
+
+
+@breaks("I2")
+def an_execution_is_doubled_while_the_clock_is_off(history: History) -> None:
+    clock_is_off(history)
+    row = the(history.dump.ended, of("doubled"))
+    history.dump.ended.append(msgspec.structs.replace(row, execution_id="exe_again"))
+
+
+@breaks("I6")
+def a_fence_goes_back_with_the_clock(history: History) -> None:
+    clock_is_off(history)
+    fence = the(history.dump.ended, of("doubled")).attempts[0].fence
+    alter_attempt(history, "doubled", 2, fence=fence - 5_000_000)
+
+
+@breaks("I10")
+def an_execution_stays_queued_since_the_clock_was_off(history: History) -> None:
+    clock_is_off(history)
+    row = drop(history.dump.ended, of("doubled"))
+    drop(history.deliveries, of("doubled"))
+    history.dump.alive.append(
+        Alive(
+            execution_id=row.execution_id,
+            job_id=row.job_id,
+            origin=0,
+            scheduled_for=row.scheduled_for,
+            place="ready",
+            run_at=row.scheduled_for,
+            planned_ahead=False,
+        )
+    )
+
+
+@fine
+def a_clock_that_was_set_ends_a_term(history: History) -> None:
+    clock_is_off(history, 299.0, 303.0)
+    alter(history.dump.terms, lambda term: term.epoch == 2, ended_at=BASE + 304.5)
+
+
+@breaks("I14")
+def an_old_leader_writes_when_a_clock_has_ended_its_term(history: History) -> None:
+    a_clock_that_was_set_ends_a_term(history)
+    history.dump.written.append(Written(epoch=2, at=BASE + 304.4))
+
+
 # The tests of all these.
 
 
@@ -2902,9 +2995,11 @@ def test_what_stays_within_the_margins_is_let_pass(change: Alteration) -> None:
 
 
 def test_every_promise_is_broken_once() -> None:
-    sources = [Path(module.__file__).read_text("utf-8") for module in (checker, judge)]
+    sources = [
+        Path(module.__file__).read_text("utf-8") for module in (checker, checks_clockless, judge)
+    ]
     judged = {found for source in sources for found in re.findall(r"# (I\d+)\b", source)}
-    assert judged == {f"I{n}" for n in (*range(1, 17), 18)}
+    assert judged == {f"I{n}" for n in (*range(1, 17), 18, 20)}
     assert {invariant for invariant, _ in BROKEN} == judged
 
 

@@ -29,6 +29,7 @@ LONG = {
     "older_worker",
     "clock_skew",
     "clock_step",
+    "clock_back",
 }
 
 

@@ -101,10 +101,6 @@ class Case:
     def may_have_succeeded(self, delivery: Delivery) -> bool:
         return succeeded(delivery)
 
-    def database_is_off(self, at: Seconds) -> bool:
-        """Whether the database's clock may have been wrong."""
-        return False
-
     def refuses(self, zone: str | None, since: Seconds, until: Seconds) -> bool:
         """Whether an API that did not know a zone may have answered between two moments."""
         return False

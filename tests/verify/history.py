@@ -59,6 +59,7 @@ class Delivery(Event, frozen=True, kw_only=True, tag="delivery"):
     answered_at: Seconds | None  # None: it was never answered
     status: int | None
     worker: str | None = None  # the worker over HTTP that was handed it; None: it is a webhook
+    task: str | None = None  # which it was to run
 
 
 class Stray(Event, frozen=True, kw_only=True, tag="stray"):

@@ -659,7 +659,9 @@ def _unknown_jobs_are_explained(case: Case) -> Iterator[Violation]:
 
 
 def _fits_a_doubtful_create(case: Case, job_id: str, create: Intent) -> Iterator[Violation]:
-    """From where its interval counts is not known, as its creation is not; its rhythm is."""
+    """From where its interval counts is not known, as its creation is not; its rhythm is, until it is changed."""
+    if any(i.operation == "update" and i.job_id == job_id for i in case.intents):
+        return
     every = create.document["schedule"].get("every_seconds")
     rows = [row for row in case.rows_of_job[job_id] if row.origin == SCHEDULE]
     if every is not None and len({row.at % (every * 1_000_000) for row in rows}) > 1:

@@ -80,8 +80,8 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
         {"herd", "unreadable"}
     )  # kinds of faults that break nothing
     # Prefixes of kinds of faults under which a transaction may stay idle: nobody is there to go on
-    # with it.
-    idle_excuses: tuple[str, ...] = ("stop_",)
+    # with it, or by its clock.
+    idle_excuses: tuple[str, ...] = ("stop_", "clock_back")
 
     @property
     def failover_seconds(self) -> float:
