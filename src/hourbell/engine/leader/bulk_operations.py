@@ -68,6 +68,7 @@ _LEFT = {
 }
 _POSTPONED = timedelta(seconds=1)  # until a batch that met a lock is retried
 _UNREADABLE = timedelta(minutes=1)  # until an operation that cannot be read is tried again
+_MAX_PACED = timedelta(minutes=1)  # no batch at a rate falls due so far ahead
 _AHEAD = timedelta(seconds=1)  # a batch at a rate begins so long before the last one has fallen due
 
 
@@ -261,7 +262,7 @@ async def _replay(
     page = await read_page(engine, wanted, size, running.position)
     letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
     ids = [letter.execution_id for letter in letters]
-    begin = max(now, running.paced_until or now)
+    begin = _beginning(running.paced_until, now)
     times = due_times(len(ids), begin, rate)
     paced = None if rate is None else begin + timedelta(seconds=len(ids) / rate)
     await engine.database.value(_D["leave_slabs"], ids)
@@ -274,6 +275,13 @@ async def _replay(
             done=len(done), left=left, position=page.next_token, paced_until=paced
         )
         await _record(connection, running, result, now)
+
+
+def _beginning(paced_until: datetime | None, now: datetime) -> datetime:
+    """From when on a batch falls due: after the last one, unless the clock was set back since."""
+    if paced_until is None or paced_until > now + _MAX_PACED:
+        return now
+    return max(now, paced_until)
 
 
 async def _purge(

@@ -34,6 +34,10 @@ declare
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   ended := '{}'; more := false;
+  -- No group waits for longer than a minute: the clock was set back.
+  update hourbell.execution_groups set look_at = p_now where id = any (array(
+    select id from hourbell.execution_groups where look_at > p_now + interval '1 minute'
+    order by look_at limit p_groups for no key update skip locked));
   for followed in
     select * from hourbell.execution_groups where look_at <= p_now order by look_at limit p_groups
     for no key update skip locked

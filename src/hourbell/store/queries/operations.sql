@@ -23,9 +23,11 @@ from hourbell.operations as o
 where (o.only_tenant, o.id) < ($3, $1) and o.only_tenant >= $3 order by o.only_tenant desc, o.id desc limit $2
 
 -- name: next
--- The operation to continue next, if one is due by $1.
+-- The operation to continue next, if one is due by $1. None waits for longer than a minute: otherwise the clock was set
+-- back.
 select o.*, (select name from hourbell.tenants as t where t.id = o.only_tenant) as tenant_name
-from hourbell.operations as o where o.continue_at <= $1 order by o.continue_at limit 1
+from hourbell.operations as o where o.continue_at <= $1 or o.continue_at > $1 + interval '1 minute'
+order by o.continue_at limit 1
 
 -- name: lock
 -- First in the transaction of a batch: no row if the operation has ended, or if the batch $2 was already committed. $3
