@@ -102,6 +102,7 @@ GATE_TEST = f"{_LIFE}/test_gate.py"
 ISOLATION_TEST = f"{_LIFE}/test_isolation.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
+EXCLUDED_TEST = f"{_LIFE}/test_excluded_misfires.py"
 LIMIT_CHANGES_TEST = f"{_LIFE}/test_limit_changes.py"
 LIMITS_TEST = f"{_LIFE}/test_limits.py"
 QUOTAS_TEST = "tests/integration/api/test_quotas.py"
@@ -1524,8 +1525,8 @@ MUTANTS = [
     Mutant(
         "latest_drops_what_is_in_time",
         PRODUCE,
-        "when m.misfire = hourbell.misfire_latest() then least(misfires + 1, last)",
-        "when m.misfire = hourbell.misfire_latest() then last",
+        "(misfires + 1, last, true)",
+        "(last, last, true)",
         (f"{MISFIRES_TEST}::test_occurrences_within_the_grace_are_never_dropped_for_newer_ones",),
         "What is late by no more than the grace runs under every policy.",
     ),
@@ -1540,10 +1541,26 @@ MUTANTS = [
     Mutant(
         "unplanned_is_not_newer",
         MISFIRES,
-        "            (t.next_fire_at > m.since and t.next_fire_at <= m.until)\n",
+        "            (t.next_fire_at > m.since and t.next_fire_at <= m.until and not excluded @> t.next_fire_at)\n",
         "        false\n",
         (f"{MISFIRES_TEST}::test_a_misfire_runs_only_under_all_when_a_newer_occurrence_is_due",),
         "Under `latest` a newer occurrence counts also if it is still to be planned.",
+    ),
+    Mutant(
+        "what_is_excluded_is_made_up",
+        PRODUCE,
+        " and not p_excluded @> p_occurrences[k]",
+        "",
+        (f"{EXCLUDED_TEST}::test_planning_makes_up_the_latest_that_is_allowed",),
+        "`latest` makes up the latest occurrence that the calendars of a job allow.",
+    ),
+    Mutant(
+        "a_slice_does_not_see_later_days",
+        PLAN,
+        "returning p_following || newer into after",
+        "returning p_following[:1] into after",
+        (f"{EXCLUDED_TEST}::test_slices_of_a_gap_make_up_the_latest_that_is_allowed",),
+        "Of a long outage one occurrence is made up, also if a slice ends before an excluded date.",
     ),
     # Planning and joining.
     Mutant(

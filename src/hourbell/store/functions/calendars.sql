@@ -68,3 +68,68 @@ exception when invalid_parameter_value then
   raise warning 'the time zone % is unknown here', p_zone;
   return (p_at at time zone 'UTC')::date;
 end $$;
+
+-- The times of dates in a zone.
+create or replace function hourbell.times_of(p_zone text, p_days date[]) returns tstzmultirange
+language plpgsql set timezone = 'UTC' as $$
+begin
+  begin
+    perform set_config('timezone', p_zone, true);
+  exception when invalid_parameter_value then
+    raise warning 'the time zone % is unknown here', p_zone;
+  end;
+  -- A midnight that happens twice is the second one for PostgreSQL.
+  return (
+    select coalesce(range_agg(tstzrange(
+      case when (first - interval '1 hour')::date = day then first - interval '1 hour' else first end,
+      case when (next - interval '1 hour')::date > day then next - interval '1 hour' else next end)), '{}')
+    from (select day, day::timestamptz as first, (day + 1)::timestamptz as next from unnest(p_days) as day) as days);
+end $$;
+
+-- The times from p_from to p_through on the dates that a schedule excludes.
+create or replace function hourbell.excluded_times(
+  p_tenant int, p_schedule json, p_from timestamptz, p_through timestamptz
+) returns tstzmultirange
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+begin
+  if json_typeof(p_schedule -> 'exclude') is distinct from 'array' then return '{}'; end if;
+  return hourbell.times_of(coalesce(p_schedule ->> 'timezone', 'UTC'), array(
+    select distinct d.day from json_array_elements_text(p_schedule -> 'exclude') as c(name)
+    cross join lateral (
+      select day from hourbell.calendar_dates as d
+      where d.tenant = p_tenant and d.calendar = c.name
+        -- No zone is a day from UTC.
+        and d.day between (p_from at time zone 'UTC')::date - 1 and (p_through at time zone 'UTC')::date + 1) as d));
+end $$;
+
+-- Those of these members whose policy is `latest` and whose schedules exclude dates from p_from to p_through: their
+-- jobs, and the times of these dates. Null: there are none.
+create or replace function hourbell.excluded_of(
+  p_members hourbell.memberships[], p_from timestamptz, p_through timestamptz, out jobs bigint[],
+  out times tstzmultirange[]
+)
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+begin
+  if not exists (
+    select from hourbell.calendar_dates
+    where day between (p_from at time zone 'UTC')::date - 1 and (p_through at time zone 'UTC')::date + 1) then
+    return;
+  end if;
+  -- Many members may exclude the same dates.
+  select array_agg(job), array_agg(e.times) into jobs, times
+  from (
+    select s.jobs, hourbell.excluded_times(s.tenant, s.schedule::json, p_from, p_through) as times
+    from (
+      select m.tenant, array_agg(distinct m.job) as jobs, json_build_object(
+          'timezone', s.schedule ->> 'timezone', 'exclude', s.schedule -> 'exclude')::text as schedule
+      from unnest(p_members) as m
+      cross join lateral (
+        select spec from hourbell.jobs as j where j.id = m.job and j.spec like '%"exclude":%' offset 0) as j
+      cross join lateral (select hourbell.as_json(j.spec) -> 'schedule' as schedule) as s
+      where m.misfire = hourbell.misfire_latest()
+      group by m.tenant, 3) as s) as e
+  cross join lateral unnest(e.jobs) as job
+  where e.times <> '{}';
+end $$;

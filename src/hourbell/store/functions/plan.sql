@@ -38,28 +38,30 @@ begin
   return opened;
 end $$;
 
--- Opens the next slice of a gap as a fire: these occurrences, the first of which is the cursor. p_following is the
--- occurrence after them; null: the gap ends with this slice. False: another planner has opened it.
+-- Opens the next slice of a gap as a fire: these occurrences, the first of which is the cursor. p_following are later
+-- ones of the gap: the next one, with which the next slice begins, and where calendars have dates one at least of each
+-- day in any zone, so that a member can tell whether one follows that it does not exclude. Empty: the gap ends with
+-- this slice. False: another planner has opened it.
 create or replace function hourbell.open_slice(
   p_node uuid, p_epoch bigint, p_timetable bigint, p_opened_at timestamptz, p_occurrences timestamptz[],
-  p_following timestamptz
+  p_following timestamptz[]
 ) returns boolean
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare after timestamptz[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  if p_following is null then
+  if p_following = '{}' then
     delete from hourbell.gaps
     where timetable = p_timetable and opened_at = p_opened_at and next_at = p_occurrences[1] returning newer into after;
   else
-    update hourbell.gaps set next_at = p_following, slices = slices + 1
+    update hourbell.gaps set next_at = p_following[1], slices = slices + 1
     where timetable = p_timetable and opened_at = p_opened_at and next_at = p_occurrences[1]
-    returning array[p_following] into after;
+    returning p_following || newer into after;
   end if;
   if after is null then return false; end if;
   insert into hourbell.fires (timetable, fire_at, occurrences, opened_at, late, tail, past, newer)
-  values (p_timetable, p_occurrences[cardinality(p_occurrences)], p_occurrences, p_opened_at, true, p_following is null,
+  values (p_timetable, p_occurrences[cardinality(p_occurrences)], p_occurrences, p_opened_at, true, p_following = '{}',
     true, after);
   return true;
 end $$;

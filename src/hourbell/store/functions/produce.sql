@@ -1,36 +1,66 @@
 -- Creating executions from memberships: shared by plan (fires) and join (own stretch), so that there is one producer.
 
--- Which occurrences of a stretch (ascending, none later than p_opened_at) belong to a member,
--- p_occurrences[first:last], and which of these it runs, p_occurrences[runs_from:last]. Those before `runs_from` are
--- missed: they are late by more than the grace, and the misfire policy does not make them up. Occurrences that are late
--- by less always run. So `latest` makes up the newest misfire only if nothing newer is due.
--- A slice of a gap is followed by p_newer: in the last slice (p_tail) the due occurrences that other fires have, before
--- it the first of the next slice. They are newer for `latest`, and count towards the limit of `all`, which reaches no
--- further than the last slice; unless the member ends before them.
--- Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
-create or replace function hourbell.member_share(
-  m hourbell.memberships, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
-  p_newer timestamptz[], out first int, out last int, out runs_from int
-)
+-- The latest of p_occurrences[p_first:p_last] that is not at an excluded time; null: all are, or there is none. It is
+-- the last one, or the last one before a range of excluded times.
+create or replace function hourbell.latest_allowed(
+  p_occurrences timestamptz[], p_first int, p_last int, p_excluded tstzmultirange
+) returns int
 language sql immutable as $$
-  select first, last, case
-    when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
-    when m.misfire = hourbell.misfire_skip() then least(misfires + 1, last + 1)
-    when later > 0 and (not p_tail or m.misfire = hourbell.misfire_latest()) then last + 1
-    when m.misfire = hourbell.misfire_latest() then least(misfires + 1, last)
-    else least(misfires + 1, last + 1, greatest(first, last + later - m.catch_up_limit + 1,
-      width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1))
-  end
-  from (select
-    width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first,
-    case when m.until is null then cardinality(p_occurrences) else width_bucket(m.until, p_occurrences) end as last,
-    width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as misfires,
-    case when m.until is null then cardinality(p_newer) when p_newer = '{}' then 0
-      else width_bucket(m.until, p_newer) end as later) as range
+  select max(k) from (
+    select p_last as k
+    union all
+    select width_bucket(lower(r) - interval '1 microsecond', p_occurrences) from unnest(p_excluded) as r) as candidates
+  where k between p_first and p_last and not p_excluded @> p_occurrences[k]
 $$;
 
--- Writes executions for these members and occurrences, and one per member, with its outcome, for the stretch it missed.
--- An execution of the same occurrence left by an older version of the job is taken over, never duplicated.
+-- Which occurrences of a stretch (ascending, none later than p_opened_at) a member has, as ranges of their indexes, and
+-- which of these it runs. The others are missed: they are late by more than the grace, and the misfire policy does not
+-- make them up. Occurrences that are late by less always run. So `latest` makes up the newest misfire only if nothing
+-- newer is due. What is at the times p_excluded, which calendars exclude, does not count as newer, and is not made up
+-- by `latest`.
+-- A slice of a gap is followed by p_newer: in the last slice (p_tail) the due occurrences that other fires have, before
+-- it some of each day as well (`open_slice`). They are newer for `latest`, and count towards the limit of `all`, which
+-- reaches no further than the last slice; unless the member ends before them.
+-- Found by binary search, and each number once (`offset 0`): a stretch may have ten thousand occurrences, and a
+-- timetable a million members.
+create or replace function hourbell.member_share(
+  m hourbell.memberships, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
+  p_newer timestamptz[], p_excluded tstzmultirange, out first int, out last int, out runs boolean
+) returns setof record
+language sql immutable as $$
+  select s.first, s.last, s.runs
+  from (
+    select first, last, later, least(greatest(late, first - 1), last) as misfires
+    from (select
+      width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first,
+      case when m.until is null then cardinality(p_occurrences) else width_bucket(m.until, p_occurrences) end as last,
+      width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as late,
+      case when m.until is null then cardinality(p_newer) when p_newer = '{}' then 0
+        else width_bucket(m.until, p_newer) end as later offset 0) as found offset 0) as range
+  cross join lateral (
+    select case
+      when m.misfire = hourbell.misfire_skip() then null
+      when m.misfire = hourbell.misfire_latest() then case
+        when p_excluded = '{}' then case when later = 0 and first <= last then last end
+        when hourbell.latest_allowed(p_newer, 1, later, p_excluded) is null
+          then hourbell.latest_allowed(p_occurrences, first, last, p_excluded) end
+      when later > 0 and not p_tail then null
+      else greatest(first, last + later - m.catch_up_limit + 1,
+        width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1) end as makes_up
+    offset 0) as policy
+  cross join lateral (
+    select least(coalesce(makes_up, last + 1), misfires + 1) as made_up_from,
+      case when m.misfire = hourbell.misfire_latest() then least(makes_up, misfires) else misfires end
+        as made_up_through
+    offset 0) as made_up
+  cross join lateral (values
+    (first, made_up_from - 1, false), (made_up_from, made_up_through, true),
+    (made_up_through + 1, misfires, false), (misfires + 1, last, true)) as s(first, last, runs)
+  where s.first <= s.last
+$$;
+
+-- Writes executions for these members and occurrences, and one, with its outcome, for each stretch that a member
+-- missed. An execution of the same occurrence left by an older version of the job is taken over, never duplicated.
 create or replace function hourbell.produce(
   p_members hourbell.memberships[], p_occurrences timestamptz[], p_opened_at timestamptz,
   p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz, p_newer timestamptz[] default '{}'
@@ -45,6 +75,8 @@ declare
   taken_over bigint[];  -- executions of older versions,
   versions int[];  -- and their new versions
   skipped int;  -- stretches of missed occurrences
+  excluding bigint[];  -- jobs that exclude dates,
+  excluded tstzmultirange[];  -- and these dates, as times
 begin
   -- Tenants with many executions at one moment, from earlier statements and this one. Small fires are not counted.
   if cardinality(p_members) >= 16 then
@@ -64,15 +96,23 @@ begin
         case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
     select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from herds;
   end if;
+  if p_late then
+    select jobs, times into excluding, excluded from hourbell.excluded_of(
+      p_members, p_occurrences[1], greatest(p_occurrences[cardinality(p_occurrences)], p_newer[cardinality(p_newer)]));
+  end if;
   with wanted as materialized (
     select hourbell.next_id(base) as id, m.job, o.at, m.version, m.tenant, m.queue, m.priority,
       o.at + make_interval(secs => m.start_deadline_seconds) as start_by,
       o.at + make_interval(secs => m.deadline_seconds) as finish_by,
       m.overlap, m.at_most_once, m.target, m.key, m.key_limit, m.notifies
     from unnest(p_members) as m
-    cross join lateral unnest(case when p_late then (
-      select p_occurrences[s.runs_from:s.last]
-      from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace, p_newer) as s)
+    left join unnest(excluding, excluded) as x(job, times) on x.job = m.job
+    cross join lateral unnest(case when p_late then array(
+      select at
+      from hourbell.member_share(
+        m, p_occurrences, p_opened_at, p_tail, p_grace, p_newer, coalesce(x.times, '{}')) as s
+      cross join unnest(p_occurrences[s.first:s.last]) as at
+      where s.runs)
       else p_occurrences end) as o(at)
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)),
   opened as (
@@ -113,10 +153,12 @@ begin
   if p_late then
     with missed as materialized (
       select hourbell.next_id(base) as id, m.job, p_occurrences[s.first] as first,
-        p_occurrences[s.runs_from - 1] as last, s.runs_from - s.first as n, m.tenant, m.version, m.queue, m.priority
+        p_occurrences[s.last] as last, s.last - s.first + 1 as n, m.tenant, m.version, m.queue, m.priority
       from unnest(p_members) as m
-      cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace, p_newer) as s
-      where s.runs_from > s.first),
+      left join unnest(excluding, excluded) as x(job, times) on x.job = m.job
+      cross join lateral hourbell.member_share(
+        m, p_occurrences, p_opened_at, p_tail, p_grace, p_newer, coalesce(x.times, '{}')) as s
+      where not s.runs),
     stored as (
       insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin)
       select id, job, first, first, tenant, version, queue, priority, hourbell.origin_schedule() from missed)

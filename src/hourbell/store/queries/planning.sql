@@ -32,8 +32,12 @@ where plan_from <= $1 order by plan_from limit $2
 
 -- name: gaps
 -- Gaps whose next slice can be opened, those with the fewest slices first: none while a slice is being
--- fanned out.
-select g.timetable as id, t.rule, t.zone, t.dst_gap, t.dst_overlap, g.next_at, g.opened_at, g.newer[1] as before
+-- fanned out. `has_dates`: whether some calendar has a date in the gap or next to it.
+select g.timetable as id, t.rule, t.zone, t.dst_gap, t.dst_overlap, g.next_at, g.opened_at, g.newer[1] as before,
+  exists (
+    select from hourbell.calendar_dates
+    where day between (g.next_at at time zone 'UTC')::date - 1 and (g.opened_at at time zone 'UTC')::date + 1)
+    as has_dates
 from hourbell.gaps as g
 cross join lateral (
   select * from hourbell.timetables as t where t.id = g.timetable and t.broken is null offset 0) as t
