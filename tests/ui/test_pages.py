@@ -216,6 +216,7 @@ PAGES = {
     "targets": "/targets",
     "fleet": "/fleet",
     "operations": "/operations",
+    "tasks": "/tasks",
     "groups": "/groups",
     "calendars": "/calendars",
     "monitors": "/monitors",
@@ -428,6 +429,35 @@ def test_groups_calendars_and_monitors_have_pages_with_what_they_are_for(watched
     expect(page.get_by_role("row", name="mail-digest")).to_contain_text("https://api.example/alarm")
     watched.open("/audit?operation=create_monitor")
     expect(page.get_by_text("1 entry.")).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_tasks_and_hosts_show_their_runs_and_lead_to_workers_and_errors(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+
+    def failed() -> Any:
+        items = server.ask("GET", "/api/v1/tasks?window=24h&order=failures")["items"]
+        return next((item for item in items if item["host"] and item["failures"]), None)
+
+    eventually(lambda: failed() is not None)
+    host = failed()["host"]
+    watched.open("/tasks?window=24h")
+    row = page.get_by_role("table", name="Tasks").get_by_role("row", name=host)
+    expect(row).to_contain_text("webhooks")
+    expect(row.get_by_role("img", name=re.compile(f"Runs of {host}"))).to_be_visible()
+    assert looked_at(watched, "tasks-with-runs") == []
+    row.locator("a[href^='/executions/']").click()
+    expect(page).to_have_url(re.compile("/executions/exe_"))
+    watched.open("/tasks?window=24h&order=waiting")
+    first = page.get_by_role("table", name="Tasks").locator("tbody tr").first
+    waiting = server.ask("GET", "/api/v1/tasks?window=24h&order=waiting")["items"][0]
+    expect(first).to_contain_text(waiting["task"] or waiting["host"])
+    watched.click("link", "Name", page.get_by_role("navigation", name="Order"))
+    expect(page).to_have_url(re.compile("order=name"))
+    served = page.get_by_role("row", name=host).locator("a[href^='/fleet/']").first
+    served.click()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page).to_have_url(re.compile("/fleet/ses_"))
     assert watched.problems() == []
 
 

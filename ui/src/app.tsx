@@ -37,6 +37,7 @@ const Audit = lazy(() => import("./pages/admin").then((page) => ({ default: page
 const Secrets = lazy(() => import("./pages/admin").then((page) => ({ default: page.Secrets })));
 const Keys = lazy(() => import("./pages/admin").then((page) => ({ default: page.Keys })));
 const SettingsPage = lazy(() => import("./pages/settings").then((page) => ({ default: page.SettingsPage })));
+const Tasks = lazy(() => import("./pages/tasks").then((page) => ({ default: page.Tasks })));
 const Groups = lazy(() => import("./pages/groups").then((page) => ({ default: page.Groups })));
 const GroupPage = lazy(() => import("./pages/groups").then((page) => ({ default: page.GroupPage })));
 const Calendars = lazy(() => import("./pages/groups").then((page) => ({ default: page.Calendars })));
@@ -131,6 +132,7 @@ function Pages() {
       <Route path="/fleet/:session">{({ session }) => <WorkerPage key={session} id={session} />}</Route>
       <Route path="/operations" component={Operations} />
       <Route path="/operations/:operation">{({ operation }) => <OperationPage key={operation} id={operation} />}</Route>
+      <Route path="/tasks" component={Tasks} />
       <Route path="/groups" component={Groups} />
       <Route path="/groups/:group">{({ group }) => <GroupPage key={group} id={group} />}</Route>
       <Route path="/calendars" component={Calendars} />

@@ -65,6 +65,7 @@ const PAGES: { href: string; title: string; text: string; op?: string }[] = [
   { href: "/tenants", title: "Tenants", text: "Shares, weights and limits" },
   { href: "/queues", title: "Queues", text: "What is waiting, and which workers serve it" },
   { href: "/targets", title: "Targets", text: "Webhook hosts, their limits and circuits" },
+  { href: "/tasks", title: "Tasks", text: "Runs, durations and what waits, by task and host" },
   { href: "/fleet", title: "Fleet", text: "Leader, processes and workers" },
   { href: "/operations", title: "Operations", text: "Bulk operations, in progress and past" },
   { href: "/groups", title: "Groups", text: "One callback when many executions have ended" },

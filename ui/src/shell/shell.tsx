@@ -1,6 +1,6 @@
 // Navigation, top bar and banners that apply to every page.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Activity, CalendarClock, Grid3x3, LayoutDashboard, Moon, MoreHorizontal, Server, Skull, Sun, Users, Layers, ListChecks, KeyRound, BookOpen, Settings as SettingsIcon } from "lucide-react";
+import { Activity, CalendarClock, Grid3x3, LayoutDashboard, Moon, MoreHorizontal, Server, Skull, Sun, Timer, Users, Layers, ListChecks, KeyRound, BookOpen, Settings as SettingsIcon } from "lucide-react";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { Link, useLocation } from "wouter";
 
@@ -20,6 +20,7 @@ const PAGES = [
   { href: "/", text: "Overview", icon: LayoutDashboard, phone: true },
   { href: "/jobs", text: "Jobs", icon: CalendarClock, phone: true },
   { href: "/executions", text: "Executions", icon: Activity, phone: true },
+  { href: "/tasks", text: "Tasks", icon: Timer, phone: false },
   { href: "/dead-letters", text: "Dead letters", icon: Skull, phone: true },
   { href: "/forecast", text: "Forecast", icon: Grid3x3, phone: false },
   { href: "/tenants", text: "Tenants", icon: Users, phone: false },
@@ -74,6 +75,7 @@ export function Shell({ lost, children }: { lost: ApiProblem | null; children: R
     "g d": () => navigate("/dead-letters"),
     "g f": () => navigate("/forecast"),
     "g t": () => navigate("/tenants"),
+    "g k": () => navigate("/tasks"),
     "g q": () => navigate("/queues"),
     "g w": () => navigate("/fleet"),
     n: () => can("create_job") && navigate("/jobs/new"),
@@ -121,7 +123,7 @@ function Navigation({ path }: { path: string }) {
   const current = (href: string) => (href === "/" ? path === "/" : path === href || path.startsWith(`${href}/`));
   return (
     <nav className={s.nav} aria-label="Pages">
-      {PAGES.map(({ href, text, icon: Icon, phone }) => (
+      {PAGES.filter(({ href }) => href !== "/tasks" || !me?.tenant_id).map(({ href, text, icon: Icon, phone }) => (
         <Link key={href} href={href} aria-current={current(href) ? "page" : undefined} data-phone={phone ? "yes" : "no"}>
           <Icon size={18} strokeWidth={1.75} aria-hidden />
           <span>{text}</span>
@@ -283,6 +285,7 @@ const SHORTCUTS: [string, string][] = [
   ["g d", "Dead letters"],
   ["g f", "Forecast"],
   ["g t", "Tenants"],
+  ["g k", "Tasks"],
   ["g q", "Queues"],
   ["g w", "Fleet"],
   ["n", "New job"],
