@@ -28,8 +28,9 @@ EXECUTION = "/api/v1/executions/{execution_id}"
 
 
 async def search_executions(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
-    wanted, part = read_execution_filter(request)
-    page = await executions.search_executions(engine, wanted, part.page_size, part.page_token)
+    wanted, by_duration, part = read_execution_filter(request)
+    search = executions.longest_executions if by_duration else executions.search_executions
+    page = await search(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(request, page, render_execution))
 
 

@@ -146,6 +146,14 @@ class _AnyExecutions(PageQuery):
 class ExecutionsQuery(_AnyExecutions, TenantQuery):
     job_id = Field(JobId())
     label = JobsQuery.label
+    order = Field(
+        Choice({"newest": False, "duration": True}),
+        default=False,
+        description=(
+            "duration: of the newest 2,000 that match, or of fewer if few match, those that took or "
+            "have run longest, the longest first. The next page has the longest of older ones."
+        ),
+    )
 
 
 class JobExecutionsQuery(_AnyExecutions):

@@ -335,8 +335,8 @@ def read_groups_query(request: AnyRequest) -> tuple[str | None, GroupState | Non
     return query.tenant_id, query.state, _page_request(request, query)
 
 
-def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:
-    """The query parameters of the list of executions."""
+def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, PageRequest]:
+    """The query parameters of the list of executions, and whether the longest are asked for."""
     query = _query(request, ExecutionsQuery)
     wanted = ExecutionFilter(
         tenant_id=query.tenant_id,
@@ -348,7 +348,8 @@ def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageReq
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, _page_request(request, query)
+    by_duration = query.order
+    return wanted, by_duration, _page_request(request, query)
 
 
 def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, PageRequest]:

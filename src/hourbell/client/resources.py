@@ -476,12 +476,13 @@ class Executions(Part[R]):
         reason: str | None = None,
         queue: str | None = None,
         label: str | None = None,
+        order: str | None = None,
         created_from: datetime | None = None,
         created_to: datetime | None = None,
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Execution]]:
-        """One page of executions of all jobs, latest created first."""
+        """One page of executions of all jobs, latest created first; order="duration": the longest."""
         query = {
             "tenant_id": tenant_id,
             "job_id": job_id,
@@ -489,6 +490,7 @@ class Executions(Part[R]):
             "reason": reason,
             "queue": queue,
             "label": label,
+            "order": order,
             "from": created_from,
             "to": created_to,
             "page_size": page_size,

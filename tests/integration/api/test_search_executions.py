@@ -11,7 +11,7 @@ from hourbell.engine.life.plan import plan
 from hourbell.engine.views import executions, pages
 from hourbell.engine.views.executions import ExecutionFilter, search_executions
 from hourbell.model.errors import Forbidden
-from hourbell.model.ids import execution_text
+from hourbell.model.ids import execution_text, parse_execution_id
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import strange_tokens
 from integration.api.working import Hand, dead
@@ -249,3 +249,45 @@ async def test_within_a_scope_there_are_ones_own(api: Client, engine: Engine):
         await search_executions(scoped, ExecutionFilter(tenant_id="theirs"))
     theirs = (await search_executions(engine, ExecutionFilter(tenant_id="theirs"))).items[0]
     assert (await search_executions(scoped, ExecutionFilter(job_id=theirs.job_id))).items == []
+
+
+async def test_the_longest_come_first_among_those_that_were_compared(
+    api: Client,
+    hand: Hand,
+    dispatch: PostgresDispatch,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    found = [await run(api, one_time(name=f"j{k}")) for k in range(5)]
+    for k, claimed in enumerate(sorted(await hand.claim(), key=lambda one: one.execution_id)):
+        if k < 4:  # the last one runs
+            await hand.settle(claimed, SUCCEEDED)
+    took = {found[0]: 30, found[1]: 300, found[2]: 3, found[3]: 30}
+    for number, seconds in took.items():
+        await engine.database.fetch(
+            "update hourbell.outcomes set started_at = finished_at - make_interval(secs => $2)"
+            " where id = $1",
+            parse_execution_id(number),
+            seconds,
+        )
+    queued = await run(api, one_time(name="waits"))
+    await dispatch.admit()
+
+    async def longest(query: str = "") -> tuple[list[str], Any]:
+        body = (await api.get(f"{EXECUTIONS}?order=duration{query}")).body
+        return [item["execution_id"] for item in body["items"]], body["next_page_token"]
+
+    in_order = [found[1], found[0], found[3], found[2]]
+    shown, token = await longest("&status=SUCCEEDED")
+    assert (shown, token) == (in_order, None)
+    everything, _ = await longest()
+    assert queued not in everything  # it has not begun
+    assert [each for each in everything if each != found[4]] == in_order
+    assert found[4] in everything
+    assert (await longest("&page_size=1"))[0] == [found[1]]
+    # The next page has the longest of older ones.
+    monkeypatch.setattr(executions, "_COMPARED", 2)
+    monkeypatch.setattr(executions, "MAX_PAGE_SIZE", 2)
+    first, token = await longest("&status=SUCCEEDED")
+    second, end = await longest(f"&status=SUCCEEDED&page_token={token}")
+    assert (first, second, end) == ([found[3], found[2]], [found[1], found[0]], None)

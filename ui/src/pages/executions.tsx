@@ -11,7 +11,7 @@ import { EXECUTION_STATUSES, REASON_NAMES, statusWord } from "../lib/words";
 import { Button, Empty, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
 import { Chips, Segments, Select } from "../parts/fields";
 import { Pager } from "../parts/pager";
-import { Table, type Column } from "../parts/table";
+import { Table, TableFooter, type Column } from "../parts/table";
 import { Views } from "../parts/views";
 import { runColumns } from "./job";
 
@@ -61,14 +61,15 @@ export function Executions() {
   const at = useMinute();
   const bounds = params.get("from") || params.get("to") ? { from: params.get("from") ?? undefined, to: params.get("to") ?? undefined } : boundsOf(time, at, zone);
   const status = params.get("status") ?? view?.status ?? "";
-  const query = { status, reason: params.get("reason"), tenant_id: params.get("tenant_id"), queue: params.get("queue"), job_id: params.get("job_id"), label: params.get("label"), ...bounds };
+  const query = { status, reason: params.get("reason"), tenant_id: params.get("tenant_id"), queue: params.get("queue"), job_id: params.get("job_id"), label: params.get("label"), order: params.get("order") === "duration" ? "duration" : null, ...bounds };
   const read = useApi<Page<Execution>>("/api/v1/executions", { ...query, page_size: 50, page_token: params.get("after") }, { keep: true, hold: !!params.get("after") });
   const tenants = useApi<Page<Tenant>>("/api/v1/tenants", { page_size: 200 }, { enabled: !me?.tenant_id });
   const queues = useApi<Page<Queue>>("/api/v1/queues", { page_size: 200 });
   const set = (change: Record<string, string | null>) => setParams({ ...change, after: null });
   const chips = FILTERS.flatMap((name) => (params.get(name) ? [{ name: NAMES[name] ?? name, value: params.get(name) as string, remove: () => set({ [name]: null }) }] : []));
   // The server sorts the executions of one job by their times, but those of all jobs only by creation, for which it has an index.
-  const ordered = params.get("job_id") ? "scheduled" : "created";
+  const longest = params.get("order") === "duration";
+  const ordered = longest ? "took" : params.get("job_id") ? "scheduled" : "created";
   const columns: Column<Execution>[] = runColumns(zone);
   columns.splice(
     1,
@@ -88,7 +89,7 @@ export function Executions() {
   const to = (change: Record<string, string | null>) => changed(path, new URLSearchParams(params), { after: null, ...change });
   return (
     <>
-      <PageHead title="Executions" beside={<Muted>latest {ordered} first, times in {zone === "UTC" ? "UTC" : zoneName(now(), zone)}</Muted>} actions={<Views list="executions" path="/api/v1/executions" query={query} />} />
+      <PageHead title="Executions" beside={<Muted>{longest ? "longest" : `latest ${ordered}`} first, times in {zone === "UTC" ? "UTC" : zoneName(now(), zone)}</Muted>} actions={<Views list="executions" path="/api/v1/executions" query={query} />} />
       <div className={parts.filters}>
         <Segments label="View" current={params.get("status") ? "" : (view?.id ?? "all")} items={VIEWS.map((each) => ({ id: each.id, text: each.text, href: to({ view: each.id === "all" ? null : each.id, status: null }) }))} />
         <span className={parts.labelled}>
@@ -106,6 +107,7 @@ export function Executions() {
             ].map((each) => ({ ...each, href: to({ time: each.id || null, from: null, to: null }) }))}
           />
         </span>
+        <Select label="Order" value={longest ? "duration" : ""} onChange={(order) => set({ order: order || null })} options={[["", "Newest first"], ["duration", "Longest first"]]} />
         <Select label="Status" value={params.get("status") ?? ""} onChange={(status) => set({ status, view: null })} options={[["", "Any status"], ...EXECUTION_STATUSES.map((each): [string, string] => [each, statusWord(each)])]} />
         <Select label="Reason" value={params.get("reason") ?? ""} onChange={(reason) => set({ reason })} options={[["", "Any reason"], ...REASON_NAMES.map((each): [string, string] => [each, each.replaceAll("_", " ")])]} />
         {!me?.tenant_id && <Select label="Tenant" value={params.get("tenant_id") ?? ""} onChange={(tenant_id) => set({ tenant_id })} options={[["", "All tenants"], ...(tenants.data?.items ?? []).map((each): [string, string] => [each.tenant_id, each.tenant_id])]} />}
@@ -122,6 +124,7 @@ export function Executions() {
             ) : (
               <>
                 <Table label="Executions" columns={columns.map((column) => ({ ...column, newestFirst: column.id === ordered }))} rows={page.items} keyOf={(run) => run.execution_id + run.scheduled_for} open={(run) => `/executions/${run.execution_id}`} />
+                {longest && <TableFooter>The longest of the newest 2,000 that match, or of fewer if few match. Running ones count as long as they have run.</TableFooter>}
                 <Pager page={page} size={50} noun="execution" back={page.items.at(-1)?.created_at} />
               </>
             )

@@ -3,7 +3,8 @@ import { Pencil, Play, Pause } from "lucide-react";
 import { useEffect, useState } from "react";
 import { Link, useLocation } from "wouter";
 
-import { useApi, useCan } from "../api/hooks";
+import { now } from "../api/client";
+import { useApi, useCan, useTick } from "../api/hooks";
 import type { AuditEntry, Execution, Explanation, Job, NextRuns, Page } from "../api/types";
 import { pretty } from "../lib/json";
 import { useShortcuts } from "../lib/keys";
@@ -253,6 +254,12 @@ function InItsZone({ at, zone }: { at: string; zone?: string }) {
   return <>{timeOfDay(instant, zone, instant % 60_000 !== 0)} {zoneName(instant, zone)} · </>;
 }
 
+/** How long a run has run. */
+function SoFar({ since }: { since: string }) {
+  useTick(1000);
+  return <Muted>{duration(Math.max(0, now() - Date.parse(since)))} so far</Muted>;
+}
+
 export function runColumns(zone?: string): Column<Execution>[] {
   return [
     {
@@ -269,7 +276,7 @@ export function runColumns(zone?: string): Column<Execution>[] {
     { id: "scheduled", title: "Scheduled", kind: "nowrap", cell: (run) => <Time at={run.scheduled_for} zone={zone} mode="short" /> },
     { id: "started", title: "Started", kind: "nowrap", wide: true, cell: (run) => <Time at={run.started_at} zone={zone} mode="short" /> },
     { id: "late", title: "Late", kind: "number", cell: (run) => (run.lateness_ms === null ? "–" : duration(run.lateness_ms)) },
-    { id: "took", title: "Took", kind: "number", cell: (run) => (run.duration_ms === null ? "–" : duration(run.duration_ms)) },
+    { id: "took", title: "Took", kind: "number", cell: (run) => (run.started_at && (run.status === "RUNNING" || run.status === "AWAITING") ? <SoFar since={run.started_at} /> : run.duration_ms === null ? "–" : duration(run.duration_ms)) },
     { id: "attempts", title: "Attempts", kind: "number", wide: true, cell: (run) => run.attempt || "–" },
     { id: "error", title: "Error", kind: "cut", cell: (run) => (run.error || missedWords(run) ? <span title={run.error ?? undefined}>{firstLine(run.error) || missedWords(run)}</span> : null) },
   ];

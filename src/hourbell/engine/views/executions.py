@@ -47,6 +47,8 @@ _J = queries("jobs")
 _E = queries("executions")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _MAX_RUNS_SCANNED = 1_000  # runs of one job that are read for one page
+_COMPARED = 2_000  # executions of which a page has the longest
+_MAX_READS = 4  # for these
 _LEASED = {ExecutionStatus.RUNNING, ExecutionStatus.AWAITING}
 
 
@@ -100,6 +102,36 @@ async def search_executions(
     """The due and past executions of all jobs, by creation, newest first, live and ended."""
     page = await _search(engine, wanted, page_size, token)
     return Page(await with_waiting_for(engine, page.items), page.next_token)
+
+
+async def longest_executions(
+    engine: Engine, wanted: ExecutionFilter, page_size: int = 50, token: str | None = None
+) -> Page:
+    """The longest of the newest 2,000 that match, the longest first; the next page has older ones.
+
+    Running ones are as long as they have run. If few match, fewer are compared.
+    """
+    found: list[Execution] = []
+    for _ in range(_MAX_READS):
+        page = await _search(engine, wanted, MAX_PAGE_SIZE, token)
+        found += page.items
+        token = page.next_token
+        if token is None or len(found) >= _COMPARED:
+            break
+    now = await engine.clock.now()
+    lasted = [(_lasted(each, now), each) for each in found]
+    ran = sorted(
+        ((lasts, each) for lasts, each in lasted if lasts is not None),
+        key=lambda pair: (-pair[0], pair[1].execution_id),
+    )
+    items = [each for _, each in ran[: min(page_size, MAX_PAGE_SIZE)]]
+    return Page(await with_waiting_for(engine, items), token)
+
+
+def _lasted(execution: Execution, now: datetime) -> int | None:
+    if execution.status in _LEASED and execution.started_at is not None:
+        return _milliseconds(now - execution.started_at)
+    return execution.duration_ms
 
 
 async def _search(
