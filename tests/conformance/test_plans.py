@@ -1074,7 +1074,7 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     quota = Step("update hourbell.tenants set max_jobs = 1000 where id in (1, 5000)")
     args = [1, ["default"], ["tenant-1", "tenant-5000"], [], []]
-    return Case(J["before_create"], args, rows=2_200, buffers=8_000, before=[quota])
+    return Case(J["before_create"], args, rows=100, buffers=500, before=[quota])
 
 
 @case("creating 200 one-time jobs under 200 keys")
@@ -1085,7 +1085,7 @@ def _(s: Scene) -> Case:
 @case("creating 200 one-time jobs of a tenant with a quota")
 def _(s: Scene) -> Case:
     quota = Step("update hourbell.tenants set max_jobs = 1000 where id = 1")
-    return Case(J["create_jobs"], creating(s, 200), rows=3_000, buffers=20_000, before=[quota])
+    return Case(J["create_jobs"], creating(s, 200), rows=1_100, buffers=20_000, before=[quota])
 
 
 @case("creating 200 one-time jobs under keys that were used")

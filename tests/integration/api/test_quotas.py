@@ -15,6 +15,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import batch, create_batch, create_job, single
 from hourbell.engine.life.create.insert import LockTimeouts
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import delete_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
@@ -261,3 +262,129 @@ async def test_those_who_wait_for_a_quota_go_on_when_it_is_free(engine: Engine):
     assert codes.count("created") + len(created) == 2
     assert set(codes) <= {"created", "quota_exceeded"}
     assert await living(engine) == 7
+
+
+# What a create costs, and the count it relies on.
+
+_COUNTED = """
+select t.name, coalesce((select jobs from hourbell.quota_counts as c where c.tenant = t.id), 0)
+  + coalesce((select sum(jobs) from hourbell.quota_changes as c where c.tenant = t.id), 0)::int
+from hourbell.tenants as t
+"""
+_READ = """
+select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) + coalesce(idx_scan, 0))::int
+from pg_stat_xact_user_tables where schemaname = 'hourbell'
+"""
+LATER = {"schedule": {"delay_seconds": 3600}}
+
+
+async def counted(engine: Engine, tenant: str = "small") -> int:
+    rows = await engine.database.fetch(_COUNTED)
+    return {name: number for name, number in rows}[tenant]
+
+
+async def fill(engine: Engine, number: int, **fields: Any) -> None:
+    for first in range(0, number, 5_000):
+        items = [small(**LATER, **fields)] * min(5_000, number - first)
+        results = await create_batch(engine, items, lambda item: item, Write())
+        assert all(isinstance(result, int) for result in results)
+
+
+async def rows_read(engine: Engine) -> int:
+    """By the creation of one job."""
+    async with in_transaction(engine) as own:
+        await create_job(own, small(**LATER), Write())
+        number: int = await own.database.value(_READ)
+        return number
+
+
+@pytest.mark.parametrize("recurs", [False, True])
+async def test_a_create_reads_no_more_when_its_tenant_has_many_jobs(engine: Engine, recurs: bool):
+    await set_quota(engine, 1_000_000)
+    more = recurring(tenant_id="small") if recurs else small(**LATER)
+    await create_batch(engine, [more] * 10, lambda item: item, Write())
+    for _ in range(3):  # lists what was there before the quota
+        await run_housekeeping(engine, None, await engine.clock.now())
+    few = await rows_read(engine)
+    for _ in range(4 if recurs else 0):
+        await create_batch(engine, [more] * 500, lambda item: item, Write())
+    if not recurs:
+        await fill(engine, 20_000)
+    assert await rows_read(engine) <= few + 50
+    assert await counted(engine) == await living(engine)
+
+
+async def test_forty_creators_that_are_killed_leave_an_exact_count(engine: Engine, database: str):
+    await set_quota(engine, 150)
+    await create_job(engine, small(**LATER), Write())  # the names that it needs are there
+    others = [await Database.open(database) for _ in range(4)]
+    engines = [Engine(other, DatabaseClock(other)) for other in others]
+    ended = 0
+
+    async def work(engine: Engine, name: str) -> None:
+        nonlocal ended
+        for number in range(12):
+            with contextlib.suppress(HourbellError):
+                created = await create_job(engine, small(**LATER), Write(f"{name} {number}"))
+                if number % 3 == 0:
+                    await delete_job(engine, created.job.job_id, Write(f"{name} {number} end"))
+                    ended += 1
+
+    async def kill() -> None:
+        while True:
+            await engine.database.value(
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+                " and query like '%create_jobs%' and random() < 0.1"
+            )
+            await asyncio.sleep(0.02)
+
+    killing = asyncio.create_task(kill())
+    await asyncio.gather(
+        *(work(each, f"{n}") for n, each in zip(range(40), itertools.cycle(engines)))
+    )
+    killing.cancel()
+    assert ended
+    assert await counted(engine) == await living(engine) <= 150
+    codes = [await attempt(engine, small(**LATER), f"last {n}") for n in range(160)]
+    assert codes == sorted(codes)  # created …, quota_exceeded …
+    assert await living(engine) == await counted(engine) == 150
+    for other in others:
+        await other.close()
+
+
+async def test_a_job_that_ends_while_its_tenant_has_no_quota_takes_no_room_later(engine: Engine):
+    await set_quota(engine, 2)
+    jobs = [await create_job(engine, small(**LATER), Write()) for _ in range(2)]
+    await set_quota(engine, None)
+    await delete_job(engine, jobs[0].job.job_id, Write())
+    await set_quota(engine, 2)
+    codes = [await attempt(engine, small(**LATER), f"{n}") for n in range(2)]
+    assert codes == ["created", "quota_exceeded"]
+
+
+async def test_the_list_of_a_tenant_without_a_quota_is_deleted(engine: Engine):
+    await set_quota(engine, 9)
+    await fill(engine, 3)
+    await set_quota(engine, None)
+    await run_housekeeping(engine, None, await engine.clock.now())
+    assert await engine.database.value("select count(*) from hourbell.quota_jobs") == 0
+    assert await counted(engine) == 0
+    marked = "select count(*) from hourbell.tenants where quota_listed_to is not null"
+    assert await engine.database.value(marked) == 0
+
+
+async def test_a_job_whose_end_was_not_counted_is_found_by_housekeeping(engine: Engine):
+    """An older build ends jobs and leaves them in the list."""
+    await set_quota(engine, 2)
+    await fill(engine, 2)
+    await engine.database.value(
+        "insert into hourbell.outcomes (id, fence, recorded_at, fate)"
+        " select min(id), 0, hourbell.clock(), 2 from hourbell.quota_jobs"
+    )
+    assert await attempt(engine, small(**LATER), "early") == "quota_exceeded"
+    for _ in range(2):  # the cursor wraps around
+        await run_housekeeping(engine, None, await engine.clock.now())
+    assert await counted(engine) == await living(engine) == 1
+    assert await engine.database.value("select count(*) from hourbell.quota_changes") == 0
+    assert await attempt(engine, small(**LATER), "late") == "created"

@@ -526,6 +526,13 @@ _HOLLOW = """
 select ids from hourbell.leased as l where not exists (
   select from unnest(l.ids) as i(id) join hourbell.live as e on e.id = i.id)
 """
+_MISCOUNTED = """
+select tenant, sum(jobs) as too_many from (
+  select tenant, jobs from hourbell.quota_counts union all select tenant, jobs from hourbell.quota_changes
+  union all select tenant, -1 from hourbell.quota_jobs
+  union all select tenant, -1 from hourbell.jobs where status in (0, 1)) as counted
+group by tenant having sum(jobs) <> 0
+"""
 _WIDOWED = "select id from hourbell.outcomes except all select id from hourbell.executions"
 
 
@@ -547,6 +554,7 @@ _SOUND = violations_of(
         "open runs are not the live runs": _OPEN,
         "an outcome is of no execution": _WIDOWED,
         "nothing of a lease is left": _HOLLOW,
+        "the count of a quota is wrong": _MISCOUNTED,
     }
 )
 

@@ -30,6 +30,7 @@ from integration.life.support import (
     places,
     recurring,
     somebody_waits,
+    take_session,
     travel,
 )
 
@@ -56,6 +57,30 @@ async def test_what_retention_has_deleted_takes_no_room_in_a_quota(still: Engine
         await create(still, one_time(tenant_id="acme"))
     with pytest.raises(QuotaExceeded):
         await create(still, one_time(tenant_id="acme"))
+
+
+@pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "is lost"])
+async def test_a_job_that_has_ended_leaves_its_room_at_once(still: Engine, end: str) -> None:
+    await set_tenant(still, "acme", TenantSettings(max_jobs=1), Write())
+    job = await create(still, one_time(tenant_id="acme", delivery="at_most_once"))
+    with pytest.raises(QuotaExceeded):
+        await create(still, one_time(tenant_id="acme"))
+    if end == "is cancelled":
+        await cancel_execution(still, job.job_id, Write())
+    else:
+        hand = await Hand.opened(still)
+        await admit_all(still)
+        [claimed] = await hand.claim()
+        if end == "is lost":
+            await take_session(still, hand.session)
+        elif end == "succeeds":
+            assert not await hand.succeed([claimed])
+        else:
+            died = Settlement(claimed.execution_id, claimed.fence, DEAD, 0, 1, None, "Bad", "bad")
+            assert not await hand.dispatch.settle(hand.session, [died])
+    assert await still.database.value(_IN_QUOTA) == 0
+    await create(still, one_time(tenant_id="acme"))
+    await check_sound(still)
 
 
 async def test_jobs_from_before_a_quota_are_listed_and_counted(still: Engine) -> None:

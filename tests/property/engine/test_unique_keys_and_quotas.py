@@ -474,6 +474,11 @@ _HOLDER = Batch([Item(0, 0)])
 @example([_HOLDER, Die(0), Housekeeping(), Replay(0), _HOLDER])
 @example([_HOLDER, Die(0), _HOLDER, Replay(0), Replay(None), End(0), Replay(None)])
 @example([_HOLDER, Die(0), _HOLDER, Die(0), Housekeeping(), Replay(None), _HOLDER])
+# What has ended leaves its room, whether it was listed or is from before the quota.
+@example([Quota(0, 1), Batch([Item(0)]), End(0, True), Batch([Item(0)] * 2)])
+@example([Quota(0, 1), Batch([Item(0)]), Die(0), Batch([Item(0)] * 2), Replay(0), Batch([Item(0)])])
+@example([Quota(0, 1), Batch([Item(0, recurs=True)]), End(0), Batch([Item(0)] * 2)])
+@example([Batch([Item(0)] * 2), Quota(0, 0), Housekeeping(), End(0, True), Batch([Item(0)] * 2)])
 def test_a_unique_key_has_one_job_and_a_quota_is_kept_whoever_asks(
     in_database: Runs, script: list[Step]
 ) -> None:

@@ -66,6 +66,7 @@ async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> 
         for _ in range(_QUOTA_CHUNKS):
             if not await call("select hourbell.list_quota_jobs($1, $2, $3)", _SCANNED):
                 break
+        await call("select hourbell.check_quota_jobs($1, $2, $3)", _SCANNED)
         return False
 
     async def delete_expired() -> bool:

@@ -93,11 +93,6 @@ begin
     from (
       select unnest(p_ids) as id, unnest(p_requests) as request, unnest(p_job_tenants) as tenant,
         unnest(p_settings) as settings, unnest(p_instants) as instant) as n),
-  -- All tenants that have a quota now, not only those that `create_jobs` locks: `list_quota_jobs` relies on it.
-  counted as (
-    insert into hourbell.quota_jobs (tenant, id)
-    select tenant, id from new where tenant = any (array(
-      select id from hourbell.tenants where max_jobs is not null))),
   timed as (
     insert into hourbell.deadlines (at, id, kind)
     select n.at + make_interval(secs => s.start_seconds), n.id, hourbell.deadline_start()
@@ -128,6 +123,13 @@ begin
   insert into hourbell.due (run_at, id, tenant, queue, priority, flags, target, key)
   select g.at, g.ids[1], g.tenants[1], s.queue, s.priority, hourbell.flags_level(s.level), s.target, s.key
   from grouped as g join settings as s on s.k = g.settings where cardinality(g.ids) = 1;
+
+  -- All tenants that have a quota now, not only those that `create_jobs` locks: `list_quota_jobs` relies on it.
+  if exists (select from hourbell.tenants where max_jobs is not null) then
+    insert into hourbell.quota_jobs (tenant, id)
+    select n.tenant, n.id from unnest(p_ids, p_job_tenants) as n(id, tenant)
+    where n.tenant = any (array(select id from hourbell.tenants where max_jobs is not null));
+  end if;
 end $$;
 
 -- Creates the jobs of several requests, with their audit rows and the answers that are stored for their keys: one
@@ -164,8 +166,7 @@ begin
   repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
   if p_limited <> '{}' then
     perform hourbell.lock_quotas(p_limited, p_quotas_ms);
-    delete from hourbell.quota_jobs as q where q.tenant = any (p_limited) and not exists (
-      select from hourbell.live as e where e.id = q.id offset 0);
+    perform hourbell.add_quota_changes(p_limited, 100);
     -- Before any job is withdrawn: a job that replaces another needs no room.
     rooms := array(
       select (select hourbell.room_in_quota(t) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)

@@ -726,10 +726,6 @@ begin
           values
             (new.id, new.at, new.at, new.tenant, new.queue, new.priority, new.start_by, new.finish_by, 1,
              hourbell.origin_schedule(), new.at_most_once, new.spec, new.target, new.key, new.key_limit)),
-        -- A tenant that has got a quota since.
-        counted as (
-          insert into hourbell.quota_jobs (tenant, id)
-          select t.id, new.id from hourbell.tenants as t where t.id = new.tenant and t.max_jobs is not null),
         noted as (
           insert into hourbell.audit (at, tenant, job, actor, operation)
           values (new.now, new.tenant, new.id, p_actor, 'create'))
@@ -741,6 +737,10 @@ begin
         select d.at, new.id, d.kind
         from (values (new.start_by, hourbell.deadline_start()), (new.finish_by, hourbell.deadline_finish()))
           as d(at, kind) where d.at is not null;
+      end if;
+      -- A tenant that has got a quota since.
+      if exists (select from hourbell.tenants where id = new.tenant and max_jobs is not null) then
+        insert into hourbell.quota_jobs (tenant, id) values (new.tenant, new.id);
       end if;
       return;
     end if;

@@ -177,6 +177,7 @@ begin
   select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target),
     array_agg(distinct key) filter (where key is not null)
   into queues, tenants, targets, keys from gone;
+  perform hourbell.leave_quotas(p_ids);
   perform hourbell.write_end_notices(p_ids);
   perform hourbell.count_fates(p_fates, p_reasons);
   perform hourbell.release_limits(p_ids, true, p_now);

@@ -95,6 +95,7 @@ begin
   into back, over, failing, fates, reasons from judged as j;
   if failing is not null then perform hourbell.write_failure_notices(failing); end if;
   if over is not null then
+    perform hourbell.leave_quotas(over);
     perform hourbell.write_end_notices(over);
     perform hourbell.count_fates(fates, reasons);
     perform hourbell.close_runs(over, p_now);

@@ -86,7 +86,7 @@ begin
     select tenant, id from made
     where job is null and origin = hourbell.origin_schedule()
       and tenant = any (array(select id from hourbell.tenants where max_jobs is not null))
-    on conflict do nothing),
+    on conflict (tenant, id) do update set id = excluded.id),  -- else `check_quota_jobs` might delete it
   gone as (delete from hourbell.dead_letters where id = any (array(select id from made)) returning id, died_at),
   noted as (insert into hourbell.replays (id, died_at, replayed_at) select id, died_at, p_now from gone),
   timed as (

@@ -109,6 +109,7 @@ begin
   end loop;
 
   if ended is not null then
+    perform hourbell.leave_quotas(ended);
     if kinds && hourbell.settlements_dead() then
       perform hourbell.write_dead_letters(
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)

@@ -7,7 +7,8 @@ with settings as (
   update hourbell.tenants
   set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6,
     quota_listed_to = case when $3::int is not null then
-      case when max_jobs is null then 9223372036854775807 else quota_listed_to end end,
+      case when max_jobs is null then 9223372036854775807 else quota_listed_to end
+      else case when max_jobs is null then quota_listed_to else 0 end end,
     quota_ahead = case when max_jobs is not null then quota_ahead end,
     created_on_use = null
   where id = $1)
