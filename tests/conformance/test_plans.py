@@ -1247,7 +1247,7 @@ def _(s: Scene) -> Case:
 
 @case("monitors of everybody")
 def _(s: Scene) -> Case:
-    return listing(N["list_monitors"], [NEWEST, 51], rows=120, buffers=300)
+    return listing(N["list_monitors"], [NEWEST, 51], rows=120, buffers=400)
 
 
 @case("monitors of a tenant")

@@ -9,7 +9,13 @@ from litestar.params import SkipValidation
 from hourbell.api.answers import JSON, answer, render_page
 from hourbell.api.auth import Authenticator
 from hourbell.api.queries import PageQuery
-from hourbell.api.requests import AnyRequest, read_bare_write, read_page_request, read_write
+from hourbell.api.requests import (
+    AnyRequest,
+    read_bare_write,
+    read_page_request,
+    read_write,
+    refuse_query,
+)
 from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.keys import parse_new_key
 from hourbell.engine.operations import api_keys
@@ -38,7 +44,8 @@ async def list_keys(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     return answer(render_page(request, page, api_keys.render_key))
 
 
-async def get_key(engine: EngineDep, key_id: PathParam) -> Response[bytes]:
+async def get_key(engine: EngineDep, request: AnyRequest, key_id: PathParam) -> Response[bytes]:
+    refuse_query(request)
     return answer(api_keys.render_key(await api_keys.get_key(engine, parse_key_id(key_id))))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import django
+import fastapi  # noqa: F401 - tests that run the command in this process hide pydantic from then on
 import httpx
 import pytest
 import sqlalchemy
