@@ -1,5 +1,5 @@
-"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, Chromium, promtool, systemd-analyze,
-a clock that can be bent.
+"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, nginx, Chromium, promtool,
+systemd-analyze, a clock that can be bent.
 
 `python tests/services.py` (a part of `make test`) installs what is missing, if this is a Debian
 machine and we are root. What then still is missing is skipped aloud on a developer's machine and
@@ -57,6 +57,8 @@ def _missing_packages() -> list[str]:
         missing.append("systemd")
     if chromium() is None:
         missing.append("chromium")
+    if _nginx_program() is None:
+        missing.append("nginx-light")
     return missing
 
 
@@ -86,6 +88,19 @@ def systemd_analyze() -> str:
         unavailable("systemd-analyze")
         raise AssertionError
     return program
+
+
+def nginx() -> str:
+    """The proxy of docs/operate/security.md; skips the test if there is none."""
+    program = _nginx_program()
+    if program is None:
+        unavailable("nginx")
+        raise AssertionError
+    return program
+
+
+def _nginx_program() -> str | None:
+    return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 def _pgbouncer_program() -> str | None:
