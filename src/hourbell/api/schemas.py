@@ -197,6 +197,15 @@ def _responses() -> dict[str, Schema]:
         "ForecastMinute": _forecast_minute(),
         "Overview": _overview(),
         "Tasks": _tasks(),
+        "DeclaredTask": response_object_of(
+            {
+                "task": _text(),
+                "job": {"type": "object", "description": "Fields of the documents of its jobs."},
+                "arguments": or_null(
+                    {"type": "object", "description": "JSON Schema; null: any arguments."}
+                ),
+            }
+        ),
         "Worker": response_object_of(_worker()),
         "WorkerPage": _page("Worker"),
         "WorkerWithExecutions": response_object_of(

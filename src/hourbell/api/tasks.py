@@ -9,10 +9,12 @@ from litestar import Response
 
 from hourbell.api.answers import answer
 from hourbell.api.queries import TasksQuery
-from hourbell.api.requests import AnyRequest, read_tasks_query
-from hourbell.api.routes import EngineDep, Route
+from hourbell.api.requests import AnyRequest, read_tasks_query, refuse_query
+from hourbell.api.routes import EngineDep, PathParam, Route
+from hourbell.documents.problems import shown_key
 from hourbell.engine.views import tasks
 from hourbell.engine.views.tasks import TaskFigures
+from hourbell.model.errors import NotFound
 from hourbell.model.ids import execution_text, session_text
 from hourbell.model.instants import format_instant
 from hourbell.security.access import READ
@@ -34,6 +36,15 @@ async def list_tasks(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
             "at_least": ["waiting"] if found.waiting_at_least else [],
         }
     )
+
+
+async def get_task(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
+    refuse_query(request)
+    await engine.declarations.refresh(engine.database, 0, engine.clock.monotonic())
+    declared = engine.declarations.of_task(name)
+    if declared is None:
+        raise NotFound("task", shown_key(name))
+    return answer({"task": name, "job": declared.job, "arguments": declared.arguments[0]})
 
 
 def _render(item: TaskFigures) -> dict[str, Any]:
@@ -74,5 +85,17 @@ ROUTES = (
         ),
         query=TasksQuery,
         answers={200: "Tasks"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/{name}",
+        handler=get_task,
+        access=READ,
+        summary="Read what a task declares for its jobs",
+        description=(
+            "As the leading version of its app declares it: what a job takes from the task if its "
+            "document leaves it out, and the arguments that its payload may have."
+        ),
+        answers={200: "DeclaredTask"},
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ from hourbell.client import (
     Unavailable,
     Unreachable,
 )
+from hourbell.engine.declarations import DeclaredTask, task_of
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.jobs import DEFAULT_TENANT
 
@@ -66,7 +68,7 @@ def apply_command(
     now = datetime.now(UTC)  # noqa: TID251 - only decides whether a one-time job is in the past
     queues = _queues_of(session.client, documents)
     try:
-        wanted = read_wanted(documents, owner, now, queues)
+        wanted = read_wanted(documents, owner, now, queues, _tasks_of(session.client, documents))
     except InvalidJobs as error:
         for line in str(error).splitlines():
             say(f"hourbell: {plain(line)}")
@@ -122,6 +124,17 @@ def _queues_of(client: SyncClient, documents: Sequence[Any]) -> Mapping[str, Que
     if not documents:
         return {}
     return {queue.queue: queue for queue in client.queues.each(page_size=500)}
+
+
+def _tasks_of(client: SyncClient, documents: Sequence[Any]) -> Mapping[str, DeclaredTask]:
+    """What the tasks of the file declare, by name; not those that no app declares."""
+    found = {}
+    for name in {task_of(document) for document in documents} - {None}:
+        assert name is not None
+        with suppress(NotFound):
+            job = client.cell.declared_task(name).job
+            found[name] = DeclaredTask(name, job, None, [None])  # the server checks arguments
+    return found
 
 
 def _default_tenant(client: SyncClient, wanted: Sequence[Wanted]) -> str | None:

@@ -18,24 +18,13 @@ from hourbell.cli.files import with_type
 from hourbell.client import Job, NewJob, Queue
 from hourbell.documents.jobs import definition, parse_new_job
 from hourbell.documents.render import without_credentials
+from hourbell.engine.declarations import DeclaredTask, task_of
 from hourbell.model.errors import InvalidInput
 from hourbell.model.jobs import LIVE_STATUSES, JobStatus
 
 OWNER_LABEL = "hourbell.owner"
 DIGEST_LABEL = "hourbell.applied"
 _DIGEST_CHARACTERS = 16
-# Fields that a job takes from its task if its document does not have them. Of labels, some.
-_DECLARABLE = (
-    "queue",
-    "priority",
-    "timeout_seconds",
-    "retry_policy",
-    "delivery",
-    "deadline_seconds",
-    "start_deadline_seconds",
-    "concurrency_key",
-    "concurrency_limit",
-)
 _ANY_JOB = 0  # the id of the job is not known yet
 _ENDED = frozenset(JobStatus) - LIVE_STATUSES
 MAX_SHOWN = 60  # characters of a value shown in a plan
@@ -83,7 +72,11 @@ class InvalidJobs(Exception):
 
 
 def read_wanted(
-    documents: Sequence[Any], owner: str, now: datetime, queues: Mapping[str, Queue]
+    documents: Sequence[Any],
+    owner: str,
+    now: datetime,
+    queues: Mapping[str, Queue],
+    tasks: Mapping[str, DeclaredTask],
 ) -> list[Wanted]:
     """The jobs in a file; raises InvalidJobs with every problem."""
     problems: list[str] = []
@@ -93,7 +86,7 @@ def read_wanted(
         name = document.get("name") if isinstance(document, dict) else None
         title = name if isinstance(name, str) and name.strip() else f"job {number}"
         try:
-            one = _read_one(document, owner, now, queues)
+            one = _read_one(document, owner, now, queues, tasks)
         except InvalidInput as error:
             problems += [
                 f"{title}: {one.path or 'document'}: {one.message}" for one in error.errors
@@ -112,7 +105,13 @@ def read_wanted(
     return wanted
 
 
-def _read_one(document: Any, owner: str, now: datetime, queues: Mapping[str, Queue]) -> Wanted:
+def _read_one(
+    document: Any,
+    owner: str,
+    now: datetime,
+    queues: Mapping[str, Queue],
+    tasks: Mapping[str, DeclaredTask],
+) -> Wanted:
     if not isinstance(document, dict):
         raise ValueError("must be an object with the fields of a job")
     if "unique_key" in document:
@@ -121,14 +120,17 @@ def _read_one(document: Any, owner: str, now: datetime, queues: Mapping[str, Que
     if isinstance(schedule, dict) and "delay_seconds" in schedule:
         raise ValueError("schedule.delay_seconds: would run again on every apply; use `at` instead")
     document = with_type(document)
-    parsed = parse_new_job(document, now, _ANY_JOB)
+    # The server completes the document in the same way.
+    declared = tasks.get(task_of(document) or "")
+    complete: Any = document if declared is None else declared.complete(document, has_name=True)
+    parsed = parse_new_job(complete, now, _ANY_JOB)
     if "/" in parsed.name:
         raise ValueError("name: must not contain /, because the name is part of a URL")
     literal = definition(parsed)
     shown = without_credentials(definition(parsed))
-    job = _with_queue_defaults(msgspec.convert(shown, NewJob), document, queues)
+    job = _with_queue_defaults(msgspec.convert(shown, NewJob), complete, queues)
     digest = digest_of(job)
-    labels = {**(parsed.labels or {}), OWNER_LABEL: owner, DIGEST_LABEL: digest}
+    labels = {**(document.get("labels") or {}), OWNER_LABEL: owner, DIGEST_LABEL: digest}
     return Wanted(
         name=parsed.name,
         document={**document, "labels": labels},
@@ -224,10 +226,7 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
     if found is None:
         return Change(verb=Verb.CREATE, name=one.name, wanted=one)
     applied = (found.labels or {}).get(DIGEST_LABEL)
-    seen = _without_declared(found, one)
-    fields = differences(seen, one.job, with_tenant=one.has_tenant)
-    if not fields and applied != one.digest:  # the file may have left out something since
-        fields = differences(found, one.job, with_tenant=one.has_tenant)
+    fields = differences(found, one.job, with_tenant=one.has_tenant)
     if not fields:
         verb = Verb.UPDATE if one.has_hidden else Verb.KEEP
         note = "has credentials, which cannot be compared" if one.has_hidden else ""
@@ -251,25 +250,9 @@ def _change(one: Wanted, found: Job | None, now: datetime) -> Change:
         fields=fields,
         job_id=found.job_id,
         version=found.version,
-        drifted=applied not in (None, digest_of(found), digest_of(seen))
-        and (applied == one.digest or not _runs_task(one)),
+        drifted=applied not in (None, digest_of(found)),
         wanted=one,
     )
-
-
-def _runs_task(one: Wanted) -> bool:
-    return bool(one.document["action"].get("type") == "TASK")
-
-
-def _without_declared(job: Job, one: Wanted) -> NewJob:
-    """The job as the file has it in what the file leaves out: the server takes that from the task."""
-    plain = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
-    if not _runs_task(one):
-        return plain
-    left_out = {name: getattr(one.job, name) for name in _DECLARABLE if not one.document.get(name)}
-    said = (OWNER_LABEL, DIGEST_LABEL, *(one.job.labels or {}))
-    labels = {name: value for name, value in (job.labels or {}).items() if name in said}
-    return msgspec.structs.replace(plain, labels=labels, **left_out)
 
 
 def differences(before: NewJob, after: NewJob, with_tenant: bool) -> list[FieldChange]:

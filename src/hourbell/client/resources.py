@@ -1167,6 +1167,11 @@ class Cell(Part[R]):
         return Call(method="GET", path=f"{_API}/tasks", answer=v.Tasks, query=query)
 
     @Method
+    def declared_task(self, name: str) -> Call[v.DeclaredTask]:
+        """Read what a task declares for its jobs."""
+        return _named("GET", f"{_API}/tasks/{{name}}", {"name": name}, v.DeclaredTask)
+
+    @Method
     def workers(
         self,
         *,

@@ -895,6 +895,14 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True):
     at_least: Sequence[str]
 
 
+class DeclaredTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task declares for its jobs."""
+
+    task: str
+    job: Mapping[str, Any]  # fields that a job takes from here if its document leaves them out
+    arguments: Mapping[str, Any] | None  # JSON Schema; None: any arguments
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process."""
 

@@ -114,6 +114,7 @@ aopv-    GET     /api/v1/workers/{session_id}
 aopv-    GET     /api/v1/nodes
 aopv-    GET     /api/v1/circuits
 aopv-    GET     /api/v1/tasks
+aopv-    GET     /api/v1/tasks/{name}
 aopv-    GET     /api/v1/events
 
 a---w    POST    /internal/v1/executions/claim

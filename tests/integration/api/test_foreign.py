@@ -132,7 +132,7 @@ MAKING = {
     ("put", "/api/v1/secrets/{name}"),
     ("put", "/api/v1/jobs/by-name/{name}"),
 }
-SHARED = {("put", "/api/v1/queues/{name}")}  # by all tenants
+SHARED = {("put", "/api/v1/queues/{name}"), ("get", "/api/v1/tasks/{name}")}  # by all tenants
 
 BODIES: dict[str, Any] = {
     "/members": {"job_ids": []},

@@ -758,6 +758,20 @@ def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command)
     assert (lost.code, "and that PostgreSQL is running" in lost.err) == (2, True)
 
 
+def test_tasks_are_listed_with_their_runs_and_what_waits(hourbell: Command) -> None:
+    job = made(hourbell, "nobody-serves-it", "--cron", "0 3 1 1 *", "--task", "unserved-task")
+    hourbell.good("jobs", "run", job)
+
+    def unserved() -> Any:
+        found = hourbell.good("tasks", "list", "--order", "waiting", "-o", "json").json
+        return next((item for item in found["items"] if item["task"] == "unserved-task"), None)
+
+    eventually(lambda: (unserved() or {}).get("waiting") == 1)
+    item = unserved()
+    assert (item["workers"], item["runs"], item["duration_ms"]) == (0, 0, None)
+    assert "unserved-task" in hourbell.good("tasks", "list").out
+
+
 def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     hourbell: Command, url: str, config: Path
 ) -> None:
@@ -791,17 +805,3 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     unknown = "key_" + "0" * (len(key_id) - len("key_"))
     codes = {hourbell("keys", "revoke", unknown, *how).code for how in (prod, ())}
     assert codes == {3}  # over the API and in the database
-
-
-def test_tasks_are_listed_with_their_runs_and_what_waits(hourbell: Command) -> None:
-    job = made(hourbell, "nobody-serves-it", "--cron", "0 3 1 1 *", "--task", "unserved-task")
-    hourbell.good("jobs", "run", job)
-
-    def unserved() -> Any:
-        found = hourbell.good("tasks", "list", "--order", "waiting", "-o", "json").json
-        return next((item for item in found["items"] if item["task"] == "unserved-task"), None)
-
-    eventually(lambda: (unserved() or {}).get("waiting") == 1)
-    item = unserved()
-    assert (item["workers"], item["runs"], item["duration_ms"]) == (0, 0, None)
-    assert "unserved-task" in hourbell.good("tasks", "list").out

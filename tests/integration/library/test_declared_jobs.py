@@ -225,12 +225,16 @@ async def test_a_second_apply_of_a_job_that_takes_options_of_its_task_changes_no
     await declare(engine, app_of())
     document = job_of("mail", {"cart_id": 7}, type="RECURRING", schedule={"cron": "0 2 * * *"})
     now = await engine.clock.now()
-    [wanted] = read_wanted([document], "me", now, {})
+    await engine.declarations.refresh(engine.database, 0, engine.clock.monotonic())
+    task = engine.declarations.of_task("shop.mail")
+    assert task is not None
+    tasks = {task.name: task}
+    [wanted] = read_wanted([document], "me", now, {}, tasks)
     await put_job(engine, "n", wanted.document, Write())
 
     def planned(job: Job, documents: list[dict[str, Any]]) -> list[Change]:
         shown = msgspec.convert(json.loads(json.dumps(render_job(job))), client.Job)
-        return plan(read_wanted(documents, "me", now, {}), [shown], now, False, None)
+        return plan(read_wanted(documents, "me", now, {}, tasks), [shown], now, False, None)
 
     job = (await put_job(engine, "n", wanted.document, Write())).job
     [kept] = planned(job, [document])
@@ -243,6 +247,10 @@ async def test_a_second_apply_of_a_job_that_takes_options_of_its_task_changes_no
     )
     [drifted] = planned(other, [document])
     assert drifted.drifted
+    # Also in a field that the file leaves to the task.
+    [drifted] = planned(msgspec.structs.replace(job, timeout_seconds=77), [document])
+    assert drifted.drifted
+    assert [path for path, _, _ in drifted.fields] == ["timeout_seconds"]
 
 
 async def test_a_patched_payload_is_checked(engine: Engine):

@@ -28,7 +28,9 @@ def jobs_of(result: Result, tmp_path: Path) -> dict[str, Any]:
     file = tmp_path / "jobs.yaml"
     file.write_text(result.stdout)
     (document,) = read_documents(str(file))
-    assert len(read_wanted(document["jobs"], document["owner"], NOW, {})) == len(document["jobs"])
+    assert len(read_wanted(document["jobs"], document["owner"], NOW, {}, {})) == len(
+        document["jobs"]
+    )
     return {job["name"]: job for job in document["jobs"]}
 
 

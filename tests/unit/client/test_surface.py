@@ -38,7 +38,7 @@ SENT = {
     "TargetSettings": values.TargetSettings,
 }
 RETURNED = {
-    "Job": values.Job,
+    "CreatedJob": values.Job,
     "NextRuns": values.NextRuns,
     "SchedulePreview": values.SchedulePreview,
     "AuditEntry": values.AuditEntry,
@@ -52,6 +52,7 @@ RETURNED = {
     "Target": values.Target,
     "Forecast": values.Forecast,
     "ForecastMinute": values.ForecastMinute,
+    "DeclaredTask": values.DeclaredTask,
     "Overview": values.Overview,
     "Worker": values.Worker,
     "WorkerWithExecutions": values.WorkerWithExecutions,

@@ -1617,6 +1617,12 @@ export interface components {
             sampled: boolean;
             at_least: "waiting"[];
         };
+        DeclaredTask: {
+            task: string;
+            /** @description Fields of the documents of its jobs. */
+            job: Record<string, never>;
+            arguments: Record<string, never> | null;
+        };
         Worker: {
             session_id: string;
             worker_id: string | null;
