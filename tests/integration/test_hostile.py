@@ -15,7 +15,7 @@ import pytest
 from conftest import DatabaseMaker
 from hourbell.model.ids import job_text
 from integration.life.support import eventually
-from integration.test_roles import PATIENCE_SECONDS, hourbell, is_ready, running
+from integration.test_roles import PATIENCE_SECONDS, QUIET, hourbell, is_ready, running
 from ports import free_port
 
 GIGABYTE = 1024**3
@@ -76,7 +76,7 @@ async def test_what_was_acknowledged_runs_once_while_everybody_is_killed(
     chance = random.Random(4)
     async with new_database(postgres) as dsn:
         ports = {role: free_port() for role in ("api", "scheduler", "worker")}
-        processes = {role: hourbell(role, dsn, port) for role, port in ports.items()}
+        processes = {role: hourbell(role, dsn, port, **QUIET) for role, port in ports.items()}
         try:
             for port in ports.values():
                 await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
@@ -88,7 +88,7 @@ async def test_what_was_acknowledged_runs_once_while_everybody_is_killed(
                     processes[role].send_signal(signal.SIGKILL)
                     await asyncio.to_thread(processes[role].wait)
                     processes[role].communicate()
-                    processes[role] = hourbell(role, dsn, ports[role])
+                    processes[role] = hourbell(role, dsn, ports[role], **QUIET)
                 for port in ports.values():
                     await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
             done.set()

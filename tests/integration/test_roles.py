@@ -33,6 +33,11 @@ PATIENCE_SECONDS = 60.0
 LONG_LEASES = {"HOURBELL_LEASE_SECONDS": "30", "HOURBELL_LEADER_LEASE_SECONDS": "30"}
 
 
+# For processes with many failures, each of which is a line: no test reads their output while they run, and a full pipe
+# would stop them.
+QUIET = {"HOURBELL_LOG_LEVEL": "error"}
+
+
 def hourbell(
     command: str, dsn: str | None, port: int = 1, **settings: str
 ) -> subprocess.Popen[str]:

@@ -25,7 +25,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import FATES, Execution
 from integration.life.support import create, eventually, open_engine, scheduling
-from integration.test_roles import hourbell, is_ready
+from integration.test_roles import QUIET, hourbell, is_ready
 from ports import free_port
 
 HEALTHY = 50
@@ -276,7 +276,7 @@ async def test_nasty_targets_harm_nobody_but_themselves(database: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         urls = {each: await stack.enter_async_context(served(each, heard)) for each in NASTY}
         good = await stack.enter_async_context(served(healthy, heard))
-        worker = hourbell("worker", database, port)
+        worker = hourbell("worker", database, port, **QUIET)
         stack.callback(worker.communicate)
         stack.callback(worker.kill)
         engine = await stack.enter_async_context(open_engine(database))
@@ -328,7 +328,7 @@ async def test_nasty_names_harm_nobody_but_themselves(database: str, tmp_path: P
     port = free_port()
     async with contextlib.AsyncExitStack() as stack:
         good = await stack.enter_async_context(served(healthy, []))
-        worker = hourbell("worker", database, port, PYTHONPATH=os.pathsep.join(paths))
+        worker = hourbell("worker", database, port, PYTHONPATH=os.pathsep.join(paths), **QUIET)
         stack.callback(worker.communicate)
         stack.callback(worker.kill)
         engine = await stack.enter_async_context(open_engine(database))
@@ -364,7 +364,7 @@ async def calling_worker(database: str) -> AsyncIterator[Engine]:
     """A scheduler here, and a worker process."""
     port = free_port()
     async with contextlib.AsyncExitStack() as stack:
-        worker = hourbell("worker", database, port)
+        worker = hourbell("worker", database, port, **QUIET)
         stack.callback(worker.communicate)
         stack.callback(worker.kill)
         engine = await stack.enter_async_context(open_engine(database))

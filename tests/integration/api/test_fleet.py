@@ -18,7 +18,7 @@ from hourbell.engine.operations.presence import (
     report_presence,
 )
 from integration.api.client import Client, bearing, made, one_time, recurring
-from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.test_list_jobs import strange_tokens
 from integration.api.working import Hand
 from integration.life.support import eventually
 
@@ -87,7 +87,7 @@ async def test_unknown_workers_and_strange_pages_are_refused(api: Client):
     assert (await api.get(f"{WORKERS}/ses_0ahr000000000")).is_problem(404, "not_found")
     assert (await api.get(f"{WORKERS}/w-3")).is_problem(404, "unknown_id")
     assert (await api.get(f"{WORKERS}?state=dead")).is_problem(422, "invalid_input")
-    for token in STRANGE_TOKENS:
+    for token in strange_tokens("list_workers"):
         assert (await api.get(f"{WORKERS}?page_token={token}")).status in (200, 422)
 
 

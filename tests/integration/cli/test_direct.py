@@ -68,7 +68,7 @@ async def test_a_job_that_no_worker_at_all_serves_is_noted(direct: Command) -> N
 @pytest.mark.parametrize(
     ("bound", "says"),
     [
-        ("_MAX_MEMBERS_OF_ONE", "This is an estimate: some schedules have too many jobs to count"),
+        ("_MAX_SIZE", "This is an estimate: some schedules have too many jobs to count"),
         ("_MAX_TIMETABLES", "Complete until 20"),
     ],
 )
@@ -80,6 +80,7 @@ async def test_a_forecast_says_what_it_leaves_out(
         await on(direct, *create)
     whole = await asyncio.to_thread(direct.good, "forecast")
     assert (says in whole.err, "executions; the busiest minute" in whole.err) == (False, True)
+    monkeypatch.setattr(forecast, "_MAX_MEMBERS_OF_ONE", 2)
     monkeypatch.setattr(forecast, bound, 2)
     assert says in (await asyncio.to_thread(direct.good, "forecast")).err
 

@@ -210,6 +210,10 @@ async def test_a_ready_run_whose_job_is_gone_ends_and_the_others_of_its_claim_st
     await plan_all(still)
     await admit_all(still)
     assert (await places(still))["ready"] == 3
+    await still.database.value(
+        "insert into hourbell.quota_changes select tenant, -1 from hourbell.jobs where id = $1",
+        gone.job_id,
+    )
     await still.database.value("delete from hourbell.jobs where id = $1", gone.job_id)
     hand = await Hand.opened(still)
     claimed = await hand.claim()
