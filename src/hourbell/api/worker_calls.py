@@ -49,7 +49,9 @@ MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
 MAX_HEARTBEAT_EXECUTIONS = 20_000  # listed in one heartbeat
-MAX_EXECUTION_ID = 100  # of a listed one, which may be unknown
+MAX_EXECUTION_ID = (
+    40  # characters of a listed one, which may be unknown: all of them fit into a body
+)
 MAX_OUTCOMES = 1_000  # reported in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
