@@ -65,7 +65,8 @@ RULES = st.sampled_from(
 )
 ZONES = st.sampled_from(["UTC", "Asia/Kolkata", "Europe/Berlin", "America/New_York"])
 LABELS = st.from_regex(r"[A-Za-z0-9._:-]{1,64}", fullmatch=True)
-PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+# Without what begins a template, most of which are refused.
+PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0{"))
 GOOD_JSON = st.recursive(
     st.none()
     | st.booleans()
